@@ -1,8 +1,7 @@
-"""Train an EAGLE-3 head for the demonstration target and write head.gguf.
+"""Make an EAGLE-3 head for the demonstration target, and measure it beside the draft.
 
-The head begins as a closed form of the target's own weights, then learns the probabilities that the target gives, on
-the library's source code and on texts that the target wrote. All figures printed at the end are measured on the written
-file, with library files that neither saw.
+It is `specrun models make-head` with prompts of source code: beginnings cut from the standard library's files, which
+the target continues. All figures are measured on the written file; the head's prompts are none of the held-out files.
 """
 
 from __future__ import annotations
@@ -10,72 +9,66 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
-from demo_pair import (
-    drafting,
-    export,
-    head,
-    head_export,
-    head_making,
-    head_start,
-    head_teaching,
-    head_training,
-    measure,
-)
-from train_demo_pair import TARGET_SHAPE, VOCABULARY, begin
+from demo_pair import drafting, measure, tokenizer
+from demo_pair.head_export import check_vocabulary
+from train_demo_pair import VOCABULARY, begin
 
-# The states before the second, the middle and the last layer: llama.cpp gives no state after the last one. The sizes
-# are those of the target's last layer: twice the attention heads, or twice the feed-forward width, cost more of a
-# draft's time than they brought in agreement.
-SHAPE = head.HeadShape(
-    width=256, heads=8, own_heads=4, head_width=32, feed_forward=896, target_layers=(1, 4, 7), vocabulary=VOCABULARY
-)
-REPORTED_LEVELS = 6
+from specrun.catalog import made
+from specrun.long_run import Run
+from specrun.making.head.making import HeadOrder, make_head
+
+PROMPTS = 8000
+PROMPT_TOKENS = 96
+MEASURED_ONE_IN = 24  # windows of held-out text
+LEVELS = 6
 
 
 def main() -> int:
-    """Train, write, measure."""
+    """Make the head, measure."""
     options = parse_arguments()
-    on = head_making.ground(options.target, TARGET_SHAPE, *begin(options))
-    trained = head.Head(SHAPE, on.target)
+    documents, tokens = begin(options)
+    check_vocabulary(options.target, tokens)
+    streams = {
+        role: tokenizer.encode_documents(tokens, [d for d in documents if d.role == role])
+        for role in ("library", "held-out")
+    }
     path: Path = options.measure or options.out / "head.gguf"
     if options.measure is None:
-
-        def learn(lessons: head_teaching.Lessons) -> int:
-            return head_training.train(trained, lessons, options.minutes, options.seed, options.checkpoint)
-
-        head_making.train(options, trained, on, partial(head_start.begin, trained, on.target), learn)
-        head_export.export(trained, options.target, path)
-    report(path, export.load_exported(path, trained), on, options)
+        windows = measure.rows_of(streams["library"], PROMPT_TOKENS).tolist()
+        prompts = [tokens.decode(window) for window in windows[:: max(len(windows) // PROMPTS, 1)]]
+        order = HeadOrder(options.target, prompts, options.minutes / 60, VOCABULARY, path, raw=True)
+        result = make_head(order, Run(note=lambda text: print(text, flush=True)))
+        made.forget(options.target, "head")  # --output keeps the file; it is no head of the user's
+        for seconds, found in result.curve:
+            shares = " ".join(f"{share:6.1%}" for share in [*found.same, *found.overlap])
+            print(f"  {seconds / 60:5.1f} minutes of learning: same, overlap by level {shares}")
+    report(path, measure.rows_of(streams["held-out"])[::MEASURED_ONE_IN, : measure.PROMPT_TOKENS].tolist(), options)
     return 0
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line; the defaults are what made the shipped file."""
-    parser = head_making.parser(__doc__, minutes=46.0, written_tokens=1_770_000)
-    parser.add_argument(
-        "--draft",
-        type=Path,
-        default=Path("specrun/embedded/draft.gguf"),
-        help="a draft for the target, to compare with (%(default)s)",
-    )
-    return parser.parse_args()
+    """Read the command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = options.add_argument
+    add("--out", type=Path, default=Path("demo-pair"), help="folder for the file (%(default)s)")
+    add("--target", type=Path, default=Path("specrun/embedded/target.gguf"), help="the target's file (%(default)s)")
+    add("--draft", type=Path, default=Path("specrun/embedded/draft.gguf"), help="a draft to compare with (%(default)s)")
+    add("--measure", type=Path, metavar="FILE", help="measure this head instead of making one")
+    add("--minutes", type=float, default=60.0, help="for texts and learning together (%(default)s)")
+    add("--threads", type=int, default=1, help="processor threads (%(default)s)")
+    add("--seed", type=int, default=7, help="seed of what torch draws at random (%(default)s)")
+    return options.parse_args()
 
 
-def report(path: Path, trained: head.Head, on: head_making.Ground, options: argparse.Namespace) -> None:
-    """Print what the written file does, in PyTorch and in llama.cpp."""
-
-    def agreement(lessons: head_teaching.Lessons, root: int) -> head_making.Levels:
-        return head_training.agreement(lessons, trained, REPORTED_LEVELS, first=root - 1)
-
-    prompts = head_making.report_agreement(path, trained, on, REPORTED_LEVELS, agreement)
+def report(path: Path, prompts: list[list[int]], options: argparse.Namespace) -> None:
+    """Print how head and draft do in llama.cpp, on what the target writes greedily behind `prompts`."""
     print("\nin llama.cpp, on the target's greedy text: how often a level's first choice is right; ms of a level")
     for drafting_file in (path, options.draft):
         with drafting.opened(options.target, drafting_file, options.threads) as engine:
             texts = drafting.written(engine, prompts, measure.CONTINUATION_TOKENS)
-            right = drafting.right_by_level(engine, texts, measure.PROMPT_TOKENS, REPORTED_LEVELS)
+            right = drafting.right_by_level(engine, texts, measure.PROMPT_TOKENS, LEVELS)
             ms = drafting.level_ms(engine, texts[0])
         print(f"  {drafting_file.name}: right " + " ".join(f"{share:6.1%}" for share in right))
         print("    nodes: ms  " + "  ".join(f"{width}: {one:.2f}" for width, one in ms.items()), flush=True)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .head import Norm
+from specrun.making.head.network import Norm
+
 from .model import NORM_EPSILON, rope_angles
 
 MASK = 0  # the token <|endoftext|>, which is nowhere else inside a block

@@ -1,20 +1,22 @@
 """How a DSpark head begins: every row starts from the best linear guess of the state before the target's last layer.
 
-The guess is that of `head_start.linear_guess`: a linear map of the target's states one token before the root, which
-becomes `fc`, and a vector for the root's token, which becomes the embedding. The heads of the first layer look at the
-last places of the text and bring the guess to the row; the second layer has the feed-forward part of the target's last
-layer. Everything else begins small.
+The guess is that of `specrun.making.head.start.linear_guess`: a linear map of the target's states one token before the
+root, which becomes `fc`, and a vector for the root's token, which becomes the embedding. The heads of the first layer
+look at the last places of the text and bring the guess to the row; the second layer has the feed-forward part of the
+target's last layer. Everything else begins small.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from specrun.making.head.start import linear_guess
+
 from .block_head import MASK, BlockHead, BlockLayer
-from .head_start import linear_guess
 from .head_teaching import Lessons
 from .model import Llama
 
@@ -35,7 +37,12 @@ def begin(head: BlockHead, target: Llama, lessons: Lessons) -> float:
     for layer in head.blk:
         layer.attn_output.weight.mul_(SMALL)
         layer.ffn_down.weight.mul_(SMALL)
-    matrix, vectors, explained = linear_guess(lessons, shape.vocabulary)
+
+    def texts() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for ids, states in zip(lessons.ids, lessons.states.float(), strict=True):
+            yield ids[1:], states[:-1], states[1:, -shape.width :]
+
+    matrix, vectors, explained = linear_guess(texts, shape.vocabulary)
     # The guess leaves one direction free: there the root and the masks have one sign, and the text has the other.
     free = torch.linalg.svd(vectors, full_matrices=False).Vh[-1]
     rest = torch.eye(shape.width) - torch.outer(free, free)

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from . import timed_training
+from specrun.making.head.losses import CrossEntropy, Distance
+from specrun.making.head.timed import TimedTraining
+
 from .block_head import BlockHead
 from .head_teaching import Lessons
-from .losses import CrossEntropy, Distance
 
 BATCH_TOKENS = 4096
 # A row is reached only if all rows above it were right.
@@ -34,12 +35,24 @@ STAGES = (Stage(0.5, 256, 40, CrossEntropy), Stage(0.75, 256, 40, Distance), Sta
 
 
 def train(head: BlockHead, lessons: Lessons, minutes: float, seed: int, checkpoint: Path | None = None) -> int:
-    """Teach the head for so many minutes of processor time; returns the rows that it drafted.
+    """Teach the head for so many minutes; returns the rows that it drafted.
 
-    checkpoint: as in `timed_training.train`.
+    checkpoint: a file for the state of a training that is going on; if it is there, the training goes on from it, and
+    may then be given another budget.
     """
-    loss_of = partial(block_loss, head, lessons)
-    return timed_training.train(head, ("markov", "token_embd"), STAGES, loss_of, minutes, seed, checkpoint)
+    training = TimedTraining(head, ("markov", "token_embd"), seed)
+    if checkpoint is not None and checkpoint.exists():
+        training.load(checkpoint)
+
+    def between() -> None:
+        if training.step % 100 == 0:
+            done = f"step {training.step}, {training.n_rows} rows, loss {training.loss:.3f}, {training.seconds:.0f} s"
+            print(f"head: {done}", flush=True)
+            if checkpoint is not None:
+                training.save(checkpoint)
+
+    training.go_on(STAGES, partial(block_loss, head, lessons), 60.0 * minutes, between)
+    return training.n_rows
 
 
 def block_loss(head: BlockHead, lessons: Lessons, random: np.random.Generator, stage: Stage) -> tuple[Tensor, int]:

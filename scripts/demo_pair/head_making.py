@@ -1,4 +1,4 @@
-"""What the scripts that train a head have in common: options, texts and lessons, and the report on agreement."""
+"""What the script that trains a block head needs: options, texts and lessons, and the report on agreement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tokenizers import Tokenizer
 from . import export, head_export, measure, model, tokenizer
 from .block_head import BlockHead
 from .corpus import Document
-from .head import Head
 from .head_teaching import Lessons, lessons_of
 from .training import Sources
 
@@ -28,7 +27,6 @@ WRITING_BATCH = 384
 WRITING_PROMPT = 96
 GREEDY_ONE_IN = 6  # batches that the target writes; greedy texts repeat themselves, so they teach less
 
-AnyHead: TypeAlias = Head | BlockHead
 Levels: TypeAlias = list[tuple[float, float]]  # same most likely token, overlap
 
 
@@ -51,7 +49,7 @@ def parser(description: str | None, minutes: float, written_tokens: int) -> argp
         "--minutes",
         type=float,
         default=minutes,
-        help="processor time that the head learns for; 0 writes its start (%(default)s)",
+        help="minutes that the head learns for; 0 writes its start (%(default)s)",
     )
     add("--read-tokens", type=int, default=1_100_000, help="text the target reads for the head (%(default)s)")
     add("--written-tokens", type=int, default=written_tokens, help="text it writes for the head (%(default)s)")
@@ -78,7 +76,7 @@ def ground(target: Path, shape: model.Shape, documents: Sequence[Document], toke
 
 def train(
     options: argparse.Namespace,
-    head: AnyHead,
+    head: BlockHead,
     on: Ground,
     begin: Callable[[Lessons], float],
     learn: Callable[[Lessons], int],
@@ -124,7 +122,7 @@ def written_texts(
 
 
 def report_agreement(
-    path: Path, head: AnyHead, on: Ground, levels: int, agreement: Callable[[Lessons, int], Levels]
+    path: Path, head: BlockHead, on: Ground, levels: int, agreement: Callable[[Lessons, int], Levels]
 ) -> list[list[int]]:
     """Print what the written file is, and how often head and target agree; returns prompts for the report that follows.
 

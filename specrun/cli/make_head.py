@@ -89,8 +89,7 @@ def _make(path: Path, name: str, how: HeadOptions) -> int:
             return INTERRUPTED_EXIT_CODE
     output.write(f"{result.path}\n")
     output.note(curve(result.curve))
-    by = "the profile of `specrun tune`" if result.is_by_profile else "passes timed just now, as there is no profile"
-    output.note(f"on held-out text {result.curve[-1][1].text}; by {by}, expect {result.expected}")
+    output.note(f"on held-out text {result.curve[-1][1].text}; by {result.by}, expect {result.expected}")
     output.note(
         f"`specrun tune --target {shlex.quote(name)}` measures it, and uses it from then on if it is the fastest"
     )

@@ -7,6 +7,11 @@ from typing import NamedTuple
 from specrun.making.measuring import best_tree
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 
+# What is expected of a head before it is made: as much as one brought that was made by the same command in two minutes.
+REFERENCE = "the embedded target's after a minute of learning, of which 61 % agreed"
+REFERENCE_CHANCES = [0.615, 0.126, 0.067, 0.032, 0.028, 0.015]  # docs/make-head.md
+_HEAD_BYTES = 34 / 32  # of a weight in Q8_0
+
 N_RANKS = 16  # most candidates of a node whose chances are counted
 _CTX = 64  # tokens in the KV cache at which passes are compared
 
@@ -42,11 +47,16 @@ class Gain(NamedTuple):
         return f"{self.tokens_per_pass:.1f} tokens a pass with a {self.tree}, {speed}"
 
 
+def head_bytes(n_weights: int) -> float:
+    """Bytes of so many weights of a head, as it is written."""
+    return _HEAD_BYTES * n_weights
+
+
 def gain(chances: list[float], target: CostTable, head_share: float) -> Gain:
     """The estimate for a head with these `chances` (see `Agreement`), the same at every node of a tree.
 
-    target: times of the target's passes. head_share: the head's bytes to the target's; a pass of the head is taken to
-    cost that share of the target's. Where the target is streamed and the head is not, it costs less.
+    target: times of the target's passes. head_share: bytes that a pass of the head reads, to the target's; it is taken
+    to cost that share of the target's pass. Where the target is streamed and the head is not, it costs less.
     """
     draft = CostTable([PassTime(n, _CTX, head_share * target.ms(n, _CTX)) for n in target.sizes])
     tree, speedup = best_tree(chances, CostModel(target, draft), target.ms(1, _CTX))

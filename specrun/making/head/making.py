@@ -16,7 +16,7 @@ from specrun.display_text import size_text
 from specrun.errors import SpecrunError, UsageError
 from specrun.locations import locked, recall, whole_file, write_json
 from specrun.long_run import Run
-from specrun.making.head.estimate import Agreement, Gain, gain
+from specrun.making.head.estimate import REFERENCE, REFERENCE_CHANCES, Agreement, Gain, gain, head_bytes
 from specrun.making.head.export import export, whole_embedding
 from specrun.making.head.gathering import Gatherer
 from specrun.making.head.records import Records, record_type
@@ -32,7 +32,6 @@ _GATHERING_SHARE = 0.4  # of the hours
 _MOST_BYTES = 8 * 2**30  # of texts and states on disk
 _SHARE_OF_DISK = 0.5  # of what is free, that texts and states may take
 _LEAST_TEXTS = 20
-_HEAD_BYTES = 34 / 32  # of a weight in Q8_0
 _STATE_BYTES = 12  # of a weight while it learns: its value and what the optimizers keep of it
 _NAME = "head-eagle3.gguf"
 
@@ -44,7 +43,7 @@ class MadeHead:
     path: Path
     curve: list[tuple[float, Agreement]]
     expected: Gain
-    is_by_profile: bool  # whether `expected` is by a profile of `specrun tune`, or by passes that were timed just now
+    by: str  # what `expected` was computed by
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def make_head(order: HeadOrder, run: Run) -> MadeHead:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
             work = _Work.begin(folder, order)
-            costs = _gathered(order, file, shape, work, run)
+            costs, by = _gathered(order, file, shape, work, run)
             vocabulary = vocabulary_of(work.records, shape.n_vocab, order.n_vocab)
             curve = _learned(order, file, shape, vocabulary, work, run)
             with whole_file(path) as out, work.head.open("rb") as written:
@@ -116,8 +115,8 @@ def make_head(order: HeadOrder, run: Run) -> MadeHead:
     except OSError as error:
         what = f"{error.filename or folder} cannot be written: {error.strerror}"
         raise SpecrunError(f"{what}; free some room, and the same command goes on from there") from error
-    share = path.stat().st_size / file.n_bytes
-    return MadeHead(path, curve, gain(curve[-1][1].chances, costs[0], share), costs[1])
+    share = head_bytes(shape.n_computed(len(vocabulary.kept))) / file.n_bytes
+    return MadeHead(path, curve, gain(curve[-1][1].chances, costs, share), by)
 
 
 @dataclass
@@ -155,8 +154,8 @@ class _Work:
         return self.folder / _NAME
 
 
-def _gathered(order: HeadOrder, file: GgufFile, shape: HeadShape, work: _Work, run: Run) -> tuple[CostTable, bool]:
-    """Gather what the hours and the disk allow. Returns times of the target's passes, and whether a profile has them.
+def _gathered(order: HeadOrder, file: GgufFile, shape: HeadShape, work: _Work, run: Run) -> tuple[CostTable, str]:
+    """Gather what the hours and the disk allow. Returns times of the target's passes, and where they come from.
 
     Once the head has begun to learn, nothing more is gathered, as its vocabulary is that of the texts.
     """
@@ -165,15 +164,19 @@ def _gathered(order: HeadOrder, file: GgufFile, shape: HeadShape, work: _Work, r
     bound = min(_MOST_BYTES, kept.n_bytes + _SHARE_OF_DISK * shutil.disk_usage(work.folder).free)
     with Gatherer(order.target, shape, order.prompts, order.raw, run) as gatherer:
         costs = profile.costs.target if profile else gatherer.costs
+        by = "the profile of `specrun tune`" if profile else "passes timed just now, as this target has no profile"
         if not work.checkpoint.exists():
             _tell(order, shape, work, gatherer.tokens_per_second, bound, run)
+            share = head_bytes(shape.n_computed(min(order.n_vocab, shape.n_vocab))) / file.n_bytes
+            expected = gain(REFERENCE_CHANCES, costs, share)
+            run.note(f"what it will bring is not known yet; as good as {REFERENCE}, by {by}: {expected}")
         while not work.checkpoint.exists():
             is_enough = work.seconds >= order.gathering_seconds or kept.n_bytes >= bound
             if is_enough and len(kept.texts) >= _LEAST_TEXTS:
                 break
             left = max(order.gathering_seconds - work.seconds, 0.0)
             work.note_seconds(gatherer.gather(kept, run.expected_to_take(left)))
-    return costs, profile is not None
+    return costs, by
 
 
 def _tell(order: HeadOrder, shape: HeadShape, work: _Work, rate: float, bound: float, run: Run) -> None:
@@ -188,7 +191,7 @@ def _tell(order: HeadOrder, shape: HeadShape, work: _Work, rate: float, bound: f
         f"{order.hours:g} hours: up to {order.gathering_seconds / 3600:.2g} for texts of the target, about "
         f"{n_bytes / of_token:,.0f} tokens at {rate:.3g} a second, and the rest for learning. Until then up to "
         f"{size_text(n_bytes + _STATE_BYTES * weights)} on disk, in {work.folder}, and in the end "
-        f"{size_text(_HEAD_BYTES * weights)} for the head"
+        f"{size_text(head_bytes(weights))} for the head"
     )
 
 

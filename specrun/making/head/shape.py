@@ -56,11 +56,14 @@ class HeadShape:
         """Numbers that the head reads of the target for each token."""
         return len(self.target_layers) * self.width
 
-    def n_parameters(self, n_kept: int) -> int:
-        """Weights of the head with an embedding of all tokens and an output of `n_kept`."""
+    def n_computed(self, n_kept: int) -> int:
+        """Weights that a pass computes with, of a head with an output of `n_kept` tokens: all but its embedding."""
         attention = (3 * 2 + 1) * self.width * self.attention_width
-        rest = self.state_width * self.width + 3 * self.width * self.feed_forward
-        return attention + rest + (self.n_vocab + n_kept) * self.width
+        return attention + self.width * (self.state_width + 3 * self.feed_forward + n_kept)
+
+    def n_parameters(self, n_kept: int) -> int:
+        """All weights of such a head, whose embedding has all tokens of the target."""
+        return self.n_computed(n_kept) + self.n_vocab * self.width
 
 
 def shape_for(file: GgufFile) -> HeadShape:

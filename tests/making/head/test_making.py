@@ -41,7 +41,9 @@ def test_it_says_before_it_begins_what_it_takes() -> None:
     notes: list[str] = []
     with pytest.raises(GatheredError):
         make_head(order(), Run(note=notes.append))
-    (estimate,) = notes
+    estimate, gain = notes
+    assert "tokens a pass with a" in gain
+    assert "as this target has no profile" in gain
     assert "for texts of the target, about" in estimate
     assert "on disk, in " in estimate
     assert estimate.endswith("for the head")
