@@ -16,6 +16,7 @@ from demo_pair.head_export import check_vocabulary
 from train_demo_pair import VOCABULARY, begin
 
 from specrun.catalog import made
+from specrun.errors import SpecrunError
 from specrun.long_run import Run
 from specrun.making.head.making import HeadOrder, make_head
 
@@ -76,6 +77,10 @@ def report(path: Path, prompts: list[list[int]], options: argparse.Namespace) ->
 
 if __name__ == "__main__":
     started = time.monotonic()
-    status = main()
+    try:
+        status = main()
+    except SpecrunError as error:
+        print(f"train_demo_head.py: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
     print(f"\n{(time.monotonic() - started) / 60:.1f} minutes in all")
     sys.exit(status)

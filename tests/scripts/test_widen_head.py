@@ -15,6 +15,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import UsageError
 from specrun.making.widening.wider_model import WiderModel
 from tests.eagle_heads import agreeing_pair, random_eagle3
+from tests.making.head.orders import random_head
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 PROMPTS = [list(range(40, 60)), list(range(900, 920))]
@@ -44,6 +45,20 @@ def test_it_is_right_as_often_at_every_level(scripts: tuple[ModuleType, ModuleTy
             assert engine.draft.n_vocab == GgufFile.read(pair[0]).n_vocab
     assert shares[0] == shares[1]
     assert shares[0][1][0] > 0.5
+
+
+@pytest.mark.slow
+def test_a_head_that_was_made_here_fits_the_wider_model(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
+    script, drafting = scripts
+    head, wide, wide_head = random_head(tmp_path / "head.gguf"), tmp_path / "wide.gguf", tmp_path / "wide-head.gguf"
+    WiderModel(embedded.TARGET, {"embd": 512, "layers": 10}, "q8_0").write(wide, lambda _: None)
+    script.widen(head, embedded.TARGET, wide, wide_head)
+    drafted = []
+    for pair in ((embedded.TARGET, head), (wide, wide_head)):
+        with drafting.opened(*pair, 1) as engine:
+            engine.read_for_draft(PROMPTS[0])
+            drafted.append(engine.draft.start(PROMPTS[0]).argsort()[-5:].tolist())
+    assert drafted[0] == drafted[1]
 
 
 @pytest.mark.slow
