@@ -39,7 +39,7 @@ def main() -> int:
     if options.measure is None:
         windows = measure.rows_of(streams["library"], PROMPT_TOKENS).tolist()
         prompts = [tokens.decode(window) for window in windows[:: max(len(windows) // PROMPTS, 1)]]
-        order = HeadOrder(options.target, prompts, options.minutes / 60, VOCABULARY, path, raw=True)
+        order = HeadOrder(options.target, prompts, options.minutes / 60, VOCABULARY, path, with_shipped=False, raw=True)
         result = make_head(order, Run(note=lambda text: print(text, flush=True)))
         made.forget(options.target, "head")  # --output keeps the file; it is no head of the user's
         for seconds, found in result.curve:

@@ -100,12 +100,11 @@ def _order(path: Path, how: HeadOptions) -> HeadOrder:
     """What head the user wants."""
     from specrun.bench import bench_prompts
     from specrun.making.head import making
-    from specrun.making.head.gathering import mixed, shipped_prompts
 
     given = [prompt.text for prompt in bench_prompts.load(how.texts)] if how.texts else []
     return making.HeadOrder(
         path,
-        mixed(given, shipped_prompts()),
+        given,
         making.DEFAULT_HOURS if how.hours is None else how.hours,
         making.DEFAULT_VOCABULARY if how.vocab is None else how.vocab,
         how.file,

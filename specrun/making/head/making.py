@@ -18,7 +18,7 @@ from specrun.locations import locked, recall, whole_file, write_json
 from specrun.long_run import Run
 from specrun.making.head.estimate import REFERENCE, REFERENCE_CHANCES, Agreement, Gain, gain, head_bytes
 from specrun.making.head.export import export, whole_embedding
-from specrun.making.head.gathering import Gatherer
+from specrun.making.head.gathering import Gatherer, mixed, shipped_prompts
 from specrun.making.head.records import Records, record_type
 from specrun.making.head.shape import HeadShape, last_layer, output_rows, shape_for
 from specrun.making.head.vocabulary import Vocabulary, vocabulary_of
@@ -50,21 +50,30 @@ class MadeHead:
 class HeadOrder:
     """What head is wanted.
 
-    target: the target's file. prompts, raw: see `Gatherer`. hours: of gathering and learning together. n_vocab: most
-    tokens that the head can draft. output: the head's file; None for one in the data folder.
+    target: the target's file. given: prompts of the user's. hours: of gathering and learning together. n_vocab: most
+    tokens that the head can draft. output: the head's file; None for one in the data folder. with_shipped: whether the
+    shipped prompts are taken in turn with the given ones. raw: see `Gatherer`.
     """
 
     target: Path
-    prompts: Sequence[str]
+    given: Sequence[str] = ()
     hours: float = DEFAULT_HOURS
     n_vocab: int = DEFAULT_VOCABULARY
     output: Path | None = None
+    with_shipped: bool = True
     raw: bool = False
 
     @property
+    def prompts(self) -> Sequence[str]:
+        """All prompts, in the order in which they are taken."""
+        return mixed(self.given, shipped_prompts()) if self.with_shipped else self.given
+
+    @property
     def key(self) -> str:
-        """What an unfinished head must have been begun with in order to go on with it: all but hours and file."""
-        what = json.dumps([list(self.prompts), self.n_vocab, self.raw])
+        """What an unfinished head must have been begun with in order to go on with it: all but hours and file. Another
+        release of specrun may go on with other shipped prompts.
+        """
+        what = json.dumps([list(self.given), self.n_vocab, self.with_shipped, self.raw])
         return hashlib.sha256(what.encode()).hexdigest()
 
     @property

@@ -18,7 +18,7 @@ PROMPTS = ["def read_config(path):\n", "import logging\nimport time\n", "class M
 
 def order(target: Path = embedded.TARGET, *, seconds: float = 3.0, n_vocab: int = 512) -> HeadOrder:
     """An order of a head that is made in so many seconds."""
-    return HeadOrder(target, PROMPTS, seconds / 3600, n_vocab, raw=True)
+    return HeadOrder(target, PROMPTS, seconds / 3600, n_vocab, with_shipped=False, raw=True)
 
 
 def random_head(path: Path, target: Path = embedded.TARGET, n_kept: int = 512, seed: int = 0) -> Path:
