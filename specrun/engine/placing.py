@@ -70,7 +70,7 @@ def placement_request(options: RunOptions, gpus: Sequence[Device]) -> PlacementR
 
 
 def _check(options: RunOptions, gpus: Sequence[Device]) -> None:
-    """Raise UsageError for GPUs that the options name and that are not there. Without any, nothing is placed on them."""
+    """Raise UsageError for GPUs that the options name and that are not there. Without any, nothing is placed there."""
     names, n = ", ".join(gpu.name for gpu in gpus), len(gpus)
     main, shares = options.settings.main_gpu, options.settings.tensor_split or ()
     if gpus and main is not None and main >= n:
