@@ -29,6 +29,7 @@ from typing import Any
 
 import real_pair
 import widen_gguf
+from peer_tools import tools
 
 from specrun.bench import bench_prompts
 from specrun.catalog import embedded
@@ -119,7 +120,7 @@ class Bench:
         with tempfile.TemporaryDirectory(dir=self.work) as empty:
             untuned = self._bench(Path(empty), "auto", sampling)
         own = self._bench(self.tuned, self.methods, sampling)
-        length, p_min = _length_and_p_min(chains[0])
+        length, p_min = tools.length_and_p_min(chains[0]["settings"].split())
         again = self._peers(p_min, length, sampling)
         plain += [one for one in again if one["tool"] == "llama-completion"]
         same = [chains[0], *(one for one in again if one not in plain)]
@@ -134,7 +135,7 @@ class Bench:
             )  # fmt: skip
 
         yield row("llama.cpp, plain", "off", plain)
-        default = [one for one in chains if _length_and_p_min(one) == DEFAULT]
+        default = [one for one in chains if tools.length_and_p_min(one["settings"].split()) == DEFAULT]
         if default:
             yield row("llama.cpp, default chain", "chain of 3", default)
         yield row("llama.cpp, best of the sweep", f"chain of at most {length}, p-min {p_min}", same)
@@ -187,11 +188,6 @@ class Bench:
             words = [sys.executable, str(SCRIPTS / "capped.py"), cap, "--evict", str(self.target), "--", *words]
         print("$", " ".join(words), file=sys.stderr, flush=True)
         return subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-
-
-def _length_and_p_min(peer: dict[str, Any]) -> tuple[str, str]:
-    words = peer["settings"].split()
-    return words[words.index("--spec-draft-n-max") + 1], words[words.index("--spec-draft-p-min") + 1]
 
 
 def ensure_models(work: Path, weights: str, pair: str = "embedded") -> tuple[Path, Path]:

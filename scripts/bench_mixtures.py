@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import real_pair
+from capped import bytes_read
+from peer_tools import tools
 from read_ahead import read_ahead
 
 from specrun.bench import bench_prompts
@@ -41,7 +42,6 @@ from specrun.llama.streaming.address_space import PAGE
 SCRIPTS = Path(__file__).parent
 OWN_MEMORY = 200 * 2**20  # of a process, beside weights and the draft: code, caches, buffers, what specrun leaves free
 CTX_SIZE = "1024"
-READ = re.compile(r"^capped\.py: read (\d+) bytes", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,7 @@ class Bench:
         found = json.loads(output)
         plain = next(one for one in found if one["tool"] == "llama-completion")
         best = max((one for one in found if one is not plain), key=lambda one: float(one["tokens_per_second"]))
-        words = best["settings"].split()
-        length, p_min = (words[words.index(f"--spec-draft-{name}") + 1] for name in ("n-max", "p-min"))
+        length, p_min = tools.length_and_p_min(best["settings"].split())
         names = {"llama.cpp, plain": plain, f"llama.cpp, chain of {length}, p-min {p_min}": best}
         return [
             Row(self.share, temperature, name, one["tokens_per_second"], one["tokens_per_pass"], 0)
@@ -138,8 +137,7 @@ class Bench:
         print(run.stderr, file=sys.stderr, flush=True)
         if run.returncode:
             sys.exit(f"bench_mixtures.py: a command ended with exit code {run.returncode}")
-        found = READ.findall(run.stderr)
-        return run.stdout, int(found[-1]) if found else 0
+        return run.stdout, bytes_read(run.stderr)
 
 
 def cap_bytes(target: Path, draft: Path, share: int) -> int:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import signal
 import statistics
 import subprocess
@@ -34,6 +33,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from capped import bytes_read
 from peer_tools import build, tools
 from peer_tools.tools import Job, Row
 from read_ahead import ReadAheadError, read_ahead
@@ -43,8 +43,6 @@ from specrun.hardware.cpu import usable_cores
 
 CAPPED = Path(__file__).with_name("capped.py")
 TIME_PASSES = Path(__file__).with_name("time_passes.py")
-CHAIN_OPTIONS = ("--spec-draft-n-max", "--spec-draft-p-min")
-READ = re.compile(r"^capped\.py: read (\d+) bytes", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class Bench:
 
     def _once(self, programs: dict[str, Path], chain: Row) -> Iterator[tuple[str, Run]]:
         yield "llama.cpp, plain", self._llama_cpp(programs, tools.PLAIN)
-        length, p_min = (chain.settings[i + 1] for i, name in enumerate(chain.settings) if name in CHAIN_OPTIONS)
+        length, p_min = tools.length_and_p_min(chain.settings)
         yield f"llama.cpp, chain of {length}, p-min {p_min}", self._llama_cpp(programs, chain)
         for speculate in ("off", "auto"):
             for residency, name in (("off", "page cache"), ("auto", "streamed")):
@@ -117,7 +115,7 @@ class Bench:
         output = self._run([*tools.one_shot_command(programs[row.tool], row, job, self.prompt)])
         measured = tools.PARSERS[row.tool](output)
         per_pass = measured.tokens / max(measured.passes, 1)
-        return Run(measured.rate, 1e3 * per_pass / measured.rate, per_pass, _bytes_read(output))
+        return Run(measured.rate, 1e3 * per_pass / measured.rate, per_pass, bytes_read(output))
 
     def _generate(self, speculate: str, residency: str) -> Run:
         options = [
@@ -136,7 +134,7 @@ class Bench:
             answer["tokens_per_second"],
             answer["ms_per_pass"]["target"],
             answer["tokens_per_pass"],
-            _bytes_read(output),
+            bytes_read(output),
             answer["bytes_read_per_pass"],
             1e3 * answer["wait_seconds"] / answer["passes"],
         )
@@ -166,11 +164,6 @@ def _output(words: Sequence[str], environment: dict[str, str] | None = None) -> 
     if run.returncode:
         sys.exit(f"bench_residency.py: {' '.join(words)} ended with exit code {run.returncode}:\n{output}")
     return output
-
-
-def _bytes_read(output: str) -> int:
-    found = READ.findall(output)
-    return int(found[-1]) if found else 0
 
 
 def as_table(results: dict[str, list[Run]]) -> str:

@@ -50,6 +50,12 @@ def parse_size(text: str) -> int:
     return size
 
 
+def bytes_read(output: str) -> int:
+    """What the last line of this script in an output says was read from storage; 0 if that is not known."""
+    found = re.findall(r"^capped\.py: read (\d+) bytes", output, re.MULTILINE)
+    return int(found[-1]) if found else 0
+
+
 def in_mib(n_bytes: int) -> str:
     """For people."""
     return f"{n_bytes / 2**20:,.1f} MiB"

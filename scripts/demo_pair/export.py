@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from specrun.making.model_writing import add_sizes, write
+
 from .model import CONTEXT_LENGTH, NORM_EPSILON, ROPE_BASE, Llama
 from .tokenizer import END_OF_TEXT
 
@@ -37,14 +39,6 @@ def export(model: Llama, tokenizer: Tokenizer, path: Path, *, name: str, descrip
     for key, parameter in model.named_parameters():
         add_tensor(writer, key, parameter.detach().float().numpy())
     write(writer)
-
-
-def write(writer: gguf.GGUFWriter) -> None:
-    """Write the file, whose metadata and tensors are complete."""
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def add_general(writer: gguf.GGUFWriter, name: str, description: str) -> None:
@@ -79,17 +73,18 @@ class LayerSizes(Protocol):
 
 def add_shape(writer: gguf.GGUFWriter, shape: LayerSizes) -> None:
     """Write the sizes that llama.cpp builds the network from."""
-    writer.add_context_length(CONTEXT_LENGTH)
-    writer.add_embedding_length(shape.width)
-    writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.feed_forward)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_key_length(shape.head_width)
-    writer.add_value_length(shape.head_width)
-    writer.add_rope_dimension_count(shape.head_width)
-    writer.add_rope_freq_base(ROPE_BASE)
-    writer.add_layer_norm_rms_eps(NORM_EPSILON)
+    add_sizes(
+        writer,
+        n_ctx=CONTEXT_LENGTH,
+        width=shape.width,
+        layers=shape.layers,
+        feed_forward=shape.feed_forward,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_width=shape.head_width,
+        rope_base=ROPE_BASE,
+        epsilon=NORM_EPSILON,
+    )
 
 
 def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:

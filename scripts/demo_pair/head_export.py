@@ -7,8 +7,10 @@ from pathlib import Path
 import gguf
 from tokenizers import Tokenizer
 
+from specrun.making.model_writing import copy_tokenizer, write
+
 from .block_head import MASK, BlockHead
-from .export import add_general, add_shape, add_tensor, write
+from .export import add_general, add_shape, add_tensor
 
 TOKENS = "tokenizer.ggml.tokens"
 
@@ -36,9 +38,7 @@ def export_block_head(head: BlockHead, target: Path, path: Path) -> None:
     writer.add_uint32("dflash.block_size", head.shape.block)
     writer.add_mask_token_id(MASK)
     writer.add_causal_attention(True)
-    for name, field in gguf.GGUFReader(target).fields.items():
-        if name.startswith("tokenizer."):
-            writer.add_key_value(name, field.contents(), field.types[0], sub_type=field.types[-1])
+    copy_tokenizer(writer, target)
     for key, parameter in head.named_parameters():
         add_tensor(writer, key, parameter.detach().float().numpy())
     write(writer)

@@ -101,6 +101,12 @@ def rows(
     return _server_rows(n_max, p_min, quick, spec_type)
 
 
+def length_and_p_min(settings: Sequence[str]) -> tuple[str, str]:
+    """The depth and the least probability of a chain. Raises ValueError for settings without them."""
+    length, p_min = (settings[settings.index(name) + 1] for name in ("--spec-draft-n-max", "--spec-draft-p-min"))
+    return length, p_min
+
+
 def _depth(n: int) -> tuple[str, ...]:
     return ("--spec-draft-n-max", str(n))
 

@@ -99,6 +99,11 @@ class GgufFile:
         return self.number("expert_used_count")
 
     @property
+    def used_share(self) -> float:
+        """The share of a layer's experts that one token uses; 1 if the model is not a mixture of experts."""
+        return self.n_experts_used / self.n_experts if self.n_experts else 1.0
+
+    @property
     def n_heads(self) -> int:
         """Largest number of attention heads of a layer."""
         return self.number("attention.head_count")

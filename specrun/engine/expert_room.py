@@ -26,7 +26,7 @@ def for_experts(options: RunOptions) -> tuple[RunOptions, str | None]:
     """
     file = GgufFile.read(options.target)
     drafts = options.with_profile.drafts and not (options.largest and options.largest.method.needs_draft)
-    if not (options.draft and drafts and options.follow and 0 < file.n_experts_used < file.n_experts):
+    if not (options.draft and drafts and options.follow and 0 < file.used_share < 1):
         return options, None
     profile = options.profile
     if profile and any(tuned.plan.method.needs_draft for tuned in profile.plans):

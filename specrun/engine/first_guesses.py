@@ -25,11 +25,10 @@ class FirstGuesses:
 
 
 def first_guesses(options: RunOptions) -> FirstGuesses:
-    """The guesses for a pair. Raises ModelFileError for a file that cannot be read."""
+    """The guesses for a pair that is not loaded yet, as its memory would be missing. Raises the errors of placement."""
     file = GgufFile.read(options.target)
     placement = place(placement_request(options, gpus_of(options)))
-    if not 0 < file.n_experts_used < file.n_experts:
-        return FirstGuesses(draft_share=draft_share(placement))
-    used_share = file.n_experts_used / file.n_experts
-    experts = ExpertGrowth(file.n_experts, file.n_experts_used, expert_share(placement, used_share))
-    return FirstGuesses(experts, draft_share(placement, used_share))
+    experts = None
+    if 0 < file.used_share < 1:
+        experts = ExpertGrowth(file.n_experts, file.n_experts_used, expert_share(placement, file.used_share))
+    return FirstGuesses(experts, draft_share(placement, file.used_share))

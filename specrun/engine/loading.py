@@ -110,9 +110,8 @@ def _load(
     settings, draft_settings = _settings(options, placement, head)
     streaming = plan_streaming(options, settings, placement, with_mtp=head is not None and head.is_own)
     settings = streaming.loadable(settings)
-    if streaming.readers and draft_settings.load_mode is None and not (head and head.is_own):
-        # Memory is nearly full then, and the system would give up a mapped draft between two of its passes.
-        draft_settings = replace(draft_settings, load_mode="none")
+    if not (head and head.is_own):
+        draft_settings = streaming.loadable_draft(draft_settings)
     # By the memory that is free before the target is loaded.
     states = target_states(options, gpus_of(options))
     model, draft_model = _models(options, settings, draft_settings, head, resources, show)

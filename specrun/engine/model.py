@@ -57,6 +57,8 @@ class Model:
         """learner: keeps what runs teach, and knows what earlier runs taught. show: shows what is being loaded."""
         options = options.with_profile
         self._learner = learner
+        # By the memory that is free before the models take theirs; a single plan needs none.
+        self._guesses = first_guesses(options) if len(options.plans) > 1 else None
         self._pair = load_pair(options, show)
         self.notices = list(self._pair.notices)
         self._datastore = options.datastore
@@ -88,7 +90,7 @@ class Model:
                 plans = (OFF.plan(),)
         profile = options.profile if pair.drafts or not options.draft else None
         earlier = self._learner.earlier if self._learner else None
-        self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier, first_guesses(options))
+        self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier, self._guesses)
 
     def _lanes(self, options: RunOptions, sources: SourceSet) -> Lanes:
         """An engine for each text that can be written at a time. `sources` are those of the first; the others draft

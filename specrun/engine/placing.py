@@ -122,9 +122,7 @@ def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | N
 
 def without_layers(options: RunOptions, placement: Placement) -> Placement | None:
     """Where weights cannot be streamed beside layers in VRAM: the placement without these, if that is faster."""
-    file = GgufFile.read(options.target)
-    used_share = file.n_experts_used / file.n_experts if file.n_experts else 1.0
-    return out_of_vram(placement, known_rates(catalog()), used_share)
+    return out_of_vram(placement, known_rates(catalog()), GgufFile.read(options.target).used_share)
 
 
 def head_config(config: ContextConfig, plans: Sequence[Plan]) -> ContextConfig:

@@ -43,6 +43,13 @@ class Streaming:
         beside = self.readers and settings.gpu_layers
         return replace(settings, op_offload=False, load_mode="mmap") if beside else settings
 
+    def loadable_draft(self, settings: LlamaSettings) -> LlamaSettings:
+        """The settings of a draft with a file of its own, which then is not mapped, if the user does not insist on it.
+
+        Memory is nearly full, and the system would give up a mapped draft between two of its passes.
+        """
+        return settings.over(LlamaSettings(load_mode="none")) if self.readers else settings
+
 
 def plan_streaming(
     options: RunOptions, settings: LlamaSettings, placement: Placement | None, with_mtp: bool = False

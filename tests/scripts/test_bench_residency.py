@@ -27,8 +27,8 @@ def script() -> Iterator[ModuleType]:
 
 def test_the_bytes_are_those_that_the_cap_reports(script: ModuleType) -> None:
     output = "some text\ncapped.py: read 9534000000 bytes (9,092.3 MiB) from storage, 20 major page faults\n"
-    assert script._bytes_read(output) == 9534000000
-    assert script._bytes_read("capped.py: bytes read from storage unknown, 3 major page faults") == 0
+    assert script.bytes_read(output) == 9534000000
+    assert script.bytes_read("capped.py: bytes read from storage unknown, 3 major page faults") == 0
 
 
 def test_a_row_is_the_median_of_its_runs(script: ModuleType) -> None:

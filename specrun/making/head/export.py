@@ -15,6 +15,7 @@ import numpy as np
 from specrun.catalog.gguf_file import GgufFile
 from specrun.making.head.shape import Floats, HeadShape, embedding_rows, output_rows
 from specrun.making.head.vocabulary import Vocabulary
+from specrun.making.model_writing import add_sizes, copy_tokenizer, write
 
 _Q8_0, _F16 = gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.F16
 _BLOCK = 32  # weights of a block of Q8_0
@@ -36,12 +37,7 @@ def export(
     if len(vocabulary.kept) < shape.n_vocab:
         _add(writer, "output.weight", output_rows(target, vocabulary.kept))
         writer.add_tensor("d2t", vocabulary.kept.astype(np.int64))
-    try:
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-    finally:
-        writer.close()
+    write(writer)
 
 
 def whole_embedding(learned: Floats, vocabulary: Vocabulary, target: GgufFile) -> Floats:
@@ -72,24 +68,22 @@ def _add_facts(writer: gguf.GGUFWriter, shape: HeadShape, target: GgufFile, how:
         writer.add_license(licence)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    writer.add_context_length(shape.n_ctx)
-    writer.add_embedding_length(shape.width)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(shape.feed_forward)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.heads)
-    writer.add_key_length(shape.head_width)
-    writer.add_value_length(shape.head_width)
-    writer.add_rope_dimension_count(shape.head_width)
-    writer.add_rope_freq_base(shape.rope_base)
-    writer.add_layer_norm_rms_eps(shape.epsilon)
+    add_sizes(
+        writer,
+        n_ctx=shape.n_ctx,
+        width=shape.width,
+        layers=1,
+        feed_forward=shape.feed_forward,
+        heads=shape.heads,
+        kv_heads=shape.heads,
+        head_width=shape.head_width,
+        rope_base=shape.rope_base,
+        epsilon=shape.epsilon,
+    )
     writer.add_uint32("eagle3.target_hidden_size", shape.width)
     layers = list(shape.target_layers)
     writer.add_key_value("eagle3.target_layers", layers, gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.UINT32)
-    for name, field in gguf.GGUFReader(target.path).fields.items():
-        if name.startswith("tokenizer."):
-            item = field.types[-1] if len(field.types) > 1 else None
-            writer.add_key_value(name, field.contents(), field.types[0], sub_type=item)
+    copy_tokenizer(writer, target.path)
 
 
 def _add(writer: gguf.GGUFWriter, name: str, values: Floats) -> None:

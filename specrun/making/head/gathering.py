@@ -14,11 +14,11 @@ import numpy as np
 from specrun.engine.draft_loading import check_heads
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
-from specrun.errors import PromptError, SpecrunError
+from specrun.errors import PromptError
 from specrun.llama.batch import committed_tokens
 from specrun.llama.heads import bindings
 from specrun.long_run import Run
-from specrun.making.head.records import Record, Records, records
+from specrun.making.head.records import Record, Records, records, refused
 from specrun.making.head.shape import HeadShape
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
@@ -135,8 +135,7 @@ class Gatherer:
         try:
             kept.add(read)
         except OSError as error:
-            what = f"texts cannot be kept in {kept.folder}: {error.strerror}"
-            raise SpecrunError(f"{what}; free some room, and the same command goes on from there") from error
+            raise refused(f"texts cannot be kept in {kept.folder}", error) from error
         return time.perf_counter() - started
 
     def _to_its_end(self, written: list[int]) -> list[int]:

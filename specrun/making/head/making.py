@@ -19,7 +19,7 @@ from specrun.long_run import Run
 from specrun.making.head.estimate import REFERENCE, REFERENCE_CHANCES, Agreement, Gain, gain, head_bytes
 from specrun.making.head.export import export, whole_embedding
 from specrun.making.head.gathering import Gatherer, mixed, shipped_prompts
-from specrun.making.head.records import Records, record_type
+from specrun.making.head.records import Records, record_type, refused
 from specrun.making.head.shape import HeadShape, last_layer, output_rows, shape_for
 from specrun.making.head.vocabulary import Vocabulary, vocabulary_of
 from specrun.making.make import check_output
@@ -34,6 +34,7 @@ _SHARE_OF_DISK = 0.5  # of what is free, that texts and states may take
 _LEAST_TEXTS = 20
 _STATE_BYTES = 12  # of a weight while it learns: its value and what the optimizers keep of it
 _NAME = "head-eagle3.gguf"
+_BY_PROFILE = "the profile of `specrun tune`"
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,7 @@ def make_head(order: HeadOrder, run: Run) -> MadeHead:
             made.register(order.target, made.MadeDraft(path, _how(curve, work.records)), "head")
             made.forget_unfinished_head(order.target)
     except OSError as error:
-        what = f"{error.filename or folder} cannot be written: {error.strerror}"
-        raise SpecrunError(f"{what}; free some room, and the same command goes on from there") from error
+        raise refused(f"{error.filename or folder} cannot be written", error) from error
     share = head_bytes(shape.n_computed(len(vocabulary.kept))) / file.n_bytes
     return MadeHead(path, curve, gain(curve[-1][1].chances, costs, share), by)
 
@@ -170,10 +170,12 @@ def _gathered(order: HeadOrder, file: GgufFile, shape: HeadShape, work: _Work, r
     """
     profile = profile_files.of_file(file_identity(file.shards))
     kept = work.records
+    if profile and work.checkpoint.exists():
+        return profile.costs.target, _BY_PROFILE  # nothing is left to be asked of the target
     bound = min(_MOST_BYTES, kept.n_bytes + _SHARE_OF_DISK * shutil.disk_usage(work.folder).free)
     with Gatherer(order.target, shape, order.prompts, order.raw, run) as gatherer:
         costs = profile.costs.target if profile else gatherer.costs
-        by = "the profile of `specrun tune`" if profile else "passes timed just now, as this target has no profile"
+        by = _BY_PROFILE if profile else "passes timed just now, as this target has no profile"
         if not work.checkpoint.exists():
             _tell(order, shape, work, gatherer.tokens_per_second, bound, run)
             share = head_bytes(shape.n_computed(min(order.n_vocab, shape.n_vocab))) / file.n_bytes

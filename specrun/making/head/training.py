@@ -18,6 +18,7 @@ from specrun.making.head.estimate import N_RANKS, Agreement
 from specrun.making.head.lessons import Lesson, Lessons
 from specrun.making.head.losses import CrossEntropy, Distance
 from specrun.making.head.network import Head
+from specrun.making.head.records import refused
 from specrun.making.head.timed import TimedTraining
 
 LEVELS = 4  # of a draft that agreement is measured for
@@ -130,8 +131,7 @@ def train(
         try:
             training.save(checkpoint)
         except OSError as error:
-            what = f"{checkpoint} cannot be written: {error.strerror}"
-            raise SpecrunError(f"{what}; free some room, and the same command goes on from there") from error
+            raise refused(f"{checkpoint} cannot be written", error) from error
 
     kept_at = time.monotonic()
 
