@@ -64,8 +64,9 @@ class TreeGrowth:
 
     def open(self, nodes: Iterable[int], limits: DraftLimits) -> list[int]:
         """Those of `nodes` whose further children may stay in the tree. Those of the others never will."""
+        # No child has more than its parent, and among equals the nodes that are there already win.
         worst_kept = self.worst_kept(limits.budget)
-        return [node for node in nodes if self.scores[node] >= worst_kept and self.depths[node] < limits.depth]
+        return [node for node in nodes if self.scores[node] > worst_kept and self.depths[node] < limits.depth]
 
     def best_path(self) -> list[int]:
         """The ids, root first, of the path with the largest sum of chances: what one leaf path can bring at most."""

@@ -51,3 +51,15 @@ def test_of_several_paths_all_nodes_count() -> None:
 def test_a_root_alone_is_a_path() -> None:
     assert TreeGrowth([5]).best_path() == [ROOT]
     assert TreeGrowth([5]).chances(1).tolist() == [1.0]
+
+
+def test_children_of_the_worst_node_that_stays_are_not_asked_for() -> None:
+    growth = TreeGrowth([5])
+    likely = growth.add(6, ROOT, math.log(0.9), 0.9)
+    unlikely = growth.add(7, ROOT, math.log(0.1), 0.1)
+    both = [likely, unlikely]
+    # Even a certain child would come behind the nodes that fill the tree.
+    assert growth.open(both, DraftLimits(budget=2, depth=8, width=8, leaves=8)) == []
+    assert growth.open(both, DraftLimits(budget=3, depth=8, width=8, leaves=8)) == [likely]
+    assert growth.open(both, DraftLimits(budget=4, depth=8, width=8, leaves=8)) == both
+    assert growth.open(both, DraftLimits(budget=4, depth=1, width=8, leaves=8)) == []
