@@ -79,7 +79,6 @@ def _make(path: Path, name: str, how: HeadOptions) -> int:
     from specrun.making.head import making
     from specrun.views.agreement_curve import curve
 
-    making.check_torch()
     order = _order(path, how)
     with output.progress() as progress, InterruptFlag() as interrupted:
         try:

@@ -40,7 +40,6 @@ def test_without_pytorch_it_says_what_to_install(here: SpecrunHere, monkeypatch:
     assert files() == []
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="without torch that is said first")
 @pytest.mark.parametrize(
     ("arguments", "code", "part"),
     [
@@ -57,7 +56,6 @@ def test_wrong_arguments_end_in_one_line(here: SpecrunHere, arguments: list[str]
     assert files() == []
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="without torch that is said first")
 def test_a_target_without_enough_layers(here: SpecrunHere, tmp_path: Path) -> None:
     here(*MAKE, str(random_llama(tmp_path / "target.gguf", n_layer=2))).assert_fails(PAIR, "no head can be made")
 

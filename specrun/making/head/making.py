@@ -83,7 +83,7 @@ class HeadOrder:
         return _GATHERING_SHARE * 3600 * self.hours
 
 
-def check_torch() -> None:
+def _check_torch() -> None:
     """Raise UsageError if PyTorch is not here, or is too old."""
     try:
         import torch
@@ -97,8 +97,8 @@ def make_head(order: HeadOrder, run: Run) -> MadeHead:
     """Make the head and register it for its target. An unfinished one of the same order is gone on with.
 
     Raises KeyboardInterrupt once the run is interrupted; what is on disk then is gone on with by the same order. Raises
-    UsageError for an impossible order, PairError for a target that heads cannot draft for, SpecrunError if the disk
-    refuses, and the errors of loading.
+    UsageError for an impossible order or without PyTorch, PairError for a target that heads cannot draft for,
+    SpecrunError if the disk refuses, and the errors of loading.
     """
     file = GgufFile.read(order.target)
     shape = shape_for(file)
@@ -109,6 +109,7 @@ def make_head(order: HeadOrder, run: Run) -> MadeHead:
         raise UsageError(f"--hours must be above 0; got {order.hours:g}")
     if order.n_vocab < 1:
         raise UsageError(f"--vocab must be above 0; got {order.n_vocab}")
+    _check_torch()
     folder = made.unfinished_head(order.target)
     path = order.output.absolute() if order.output else made.home(order.target) / _NAME
     try:
