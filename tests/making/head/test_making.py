@@ -29,6 +29,7 @@ def gathers_only(monkeypatch: pytest.MonkeyPatch) -> None:
         raise GatheredError
 
     monkeypatch.setattr(making, "_learned", learned)
+    monkeypatch.setattr(making, "_check_torch", lambda: None)
     monkeypatch.setattr(gathering, "_WRITTEN", 24)
     monkeypatch.setattr(gathering, "_ROUNDS", 1)
 
