@@ -51,6 +51,7 @@ def engine(
         target, draft, (plan,), ctx_size=ctx_size, settings=settings, draft_settings=draft_settings, exact=exact
     )
     with Model(options) as model:
+        assert not model.notices, "a run that cannot do all that it was asked for"
         yield model.engine
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -34,6 +35,7 @@ class HeldPages:
             for path in files:
                 self._files.append(WeightFile(path))
                 self._resources.callback(self._files[-1].close)
+            gc.collect()  # an array over the file may be left of an error that was caught, and would be another mapping
             mappings = [address_space.mappings_of(path) for path in files]
             self.addresses = {
                 part: address_space.address_of(mappings[part.file], part.offset, part.n_bytes) for part in ranges

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import gguf
+import numpy as np
 import psutil
 import pytest
 
@@ -211,6 +212,19 @@ def test_closing_restores_the_mapping(model: Path, expected: list[bytes]) -> Non
         assert mappings_of(model) == before
         with LlamaContext(loaded, CONFIG) as plain:
             assert written(plain) == expected
+
+
+def test_an_array_over_the_file_that_python_has_yet_to_free_is_not_in_the_way(model: Path) -> None:
+    gc.disable()
+    try:
+        cycle: list[object] = [np.memmap(model, np.uint8, "r")]
+        cycle.append(cycle)
+        del cycle
+        assert mappings_of(model)
+        with streamed_context(model, 1) as streamed:
+            assert streamed.weights
+    finally:
+        gc.enable()
 
 
 def test_a_file_that_is_cut_short_in_use_ends_in_one_line(tmp_path: Path, model: Path) -> None:
