@@ -51,7 +51,7 @@ def engine(
         target, draft, (plan,), ctx_size=ctx_size, settings=settings, draft_settings=draft_settings, exact=exact
     )
     with Model(options) as model:
-        assert not model.notices, "a run that cannot do all that it was asked for"
+        assert not [notice for notice in model.notices if "page cache" in notice]
         yield model.engine
 
 
