@@ -5,7 +5,8 @@
 
 The embedded pair continues code of this Python's standard library, greedily and at temperature 0.8, with plain decoding
 and then with each plan. Compared are the tokens and every bit of the logits from which they were sampled. Prints a line
-for each plan and ends with code 1 if anything differs. --prompt-tokens 420 --max-tokens 200 checks long contexts.
+for each plan, with its tokens/s, and ends with code 1 if anything differs. --prompt-tokens 420 --max-tokens 200 checks
+long contexts.
 
 --exact pads passes as the option of the commands does. --type takes the embedded target, widened, in another type. With
 --gpu-layers (-1 for all) so many layers of the target, and the whole draft, lie on a GPU.
@@ -16,7 +17,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -70,8 +70,8 @@ def compare(arguments: argparse.Namespace, folder: Path) -> int:
     n_different = 0
     for temperature in TEMPERATURES:
         plain = written_with(OFF.plan(), temperature)
+        print(f"temperature {temperature}, plain decoding: {rate(plain):.2f} tokens/s", flush=True)
         for plan in PLANS:
-            started = time.monotonic()
             written = written_with(plan, temperature)
             differences = [
                 f"prompt {i}: {difference}"
@@ -83,10 +83,15 @@ def compare(arguments: argparse.Namespace, folder: Path) -> int:
             verdict = f"{len(differences)} prompts differ, {differences[0]}" if differences else "the same bits"
             print(
                 f"temperature {temperature}, {plan}: {n_tokens} tokens in {n_passes} passes, "
-                f"{time.monotonic() - started:.0f} s: {verdict}",
+                f"{rate(written):.2f} tokens/s: {verdict}",
                 flush=True,
             )
     return 1 if n_different else 0
+
+
+def rate(written: list[Written]) -> float:
+    """Tokens per second of all these texts, behind their prompts."""
+    return sum(len(one.tokens) for one in written) / sum(one.statistics.seconds for one in written)
 
 
 if __name__ == "__main__":
