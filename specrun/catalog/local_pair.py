@@ -84,16 +84,25 @@ def local_pair(
 def drafts_here(target: str | None) -> list[str]:
     """Names of a target's drafts that are here: the draft and the head made from it, its MTP layers, the catalog's
     drafts, and those that were trimmed for it.
+
+    A head is not used before it was found to be the fastest. So where there are heads only, `none` comes first.
     """
     path = _target_path(target)
-    made_ones = [made.find(path), made.find(path, "head")] if path else []
-    names = [str(one.path) for one in made_ones if one and one.path.exists()]
-    names += [resolve.OWN_HEAD] if path and own_head(GgufFile.read(path)) else []
-    trimmed = list(map(str, made.trimmed_drafts(path))) if path else []
+    draft, head = (_made_here(path, "draft"), _made_here(path, "head")) if path else ([], [])
+    heads = [*head, *([resolve.OWN_HEAD] if path and own_head(GgufFile.read(path)) else [])]
     if target is None or embedded.is_meant(target):
-        return [*names, str(embedded.DRAFT), *trimmed]
-    recommended = resolve.recommended_drafts(resolve.locate(target))
-    return [*names, *(name for name in recommended if resolve.locate(name).path), *trimmed]
+        others = [str(embedded.DRAFT)]
+    else:
+        others = [name for name in resolve.recommended_drafts(resolve.locate(target)) if resolve.locate(name).path]
+    others += map(str, made.trimmed_drafts(path)) if path else []
+    alone = [resolve.NO_DRAFT] if heads and not draft and not others else []
+    return [*alone, *draft, *heads, *others]
+
+
+def _made_here(target: Path, kind: made.Kind) -> list[str]:
+    """The name of what was made for the target, if it still is here."""
+    found = made.find(target, kind)
+    return [str(found.path)] if found and found.path.exists() else []
 
 
 def _target_path(target: str | None) -> Path | None:

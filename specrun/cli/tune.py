@@ -91,11 +91,8 @@ def _compared(models: ModelOptions) -> Sequence[ModelOptions]:
     """The pairs to compare: the target with each draft of a list, or with each that is here if there are several."""
     from specrun.catalog import embedded
     from specrun.catalog.local_pair import drafts_here
-    from specrun.catalog.resolve import NO_DRAFT, OWN_HEAD
 
     here = drafts_here(models.target) if models.draft is None else []
-    if here == [OWN_HEAD]:
-        here.insert(0, NO_DRAFT)  # the first is kept unless another draft is clearly faster
     if len(here) < 2:
         return _listed(models)
     # The embedded target has to be named where its draft is.

@@ -85,10 +85,11 @@ def test_an_unfinished_head_is_forgotten(here: SpecrunHere) -> None:
     assert files() == []
 
 
-def test_tune_compares_it(head: Path) -> None:
+def test_tune_compares_it_with_the_target_alone(head: Path) -> None:
     from specrun.catalog.local_pair import drafts_here
 
-    assert str(head) in drafts_here(TARGET)
+    assert drafts_here(TARGET) == ["none", str(head)]
+    assert drafts_here(None) == [str(head), str(embedded.DRAFT)]
 
 
 @pytest.mark.usefixtures("served")
