@@ -64,15 +64,19 @@ def predictors(texts: list[Chosen], copies: list[Chosen] | None) -> Iterator[tup
         yield COPY, copies
 
 
+def cache_for(text: Chosen, n_used: int, share: int) -> ExpertCache:
+    """specrun's cache with room for so many percent of the experts that such a text may use, all of one size."""
+    n_layers, _, n_experts = text.shape
+    return ExpertCache(np.ones((n_layers, n_experts), np.int64), n_used, n_layers * n_experts * share // 100)
+
+
 def rates(texts: list[Chosen], given: list[Chosen], n_used: int, share: int, chance: float) -> tuple[float, float]:
     """The share of the predicted experts that are right, and of the missing that are found."""
-    n_layers, _, n_experts = texts[0].shape
-    size = n_layers * n_experts * share // 100
-    cache = ExpertCache(np.ones((n_layers, n_experts), np.int64), n_used, size)
+    cache = cache_for(texts[0], n_used, share)
     n_predicted = n_right = n_missing = 0
     for text, likely in zip(texts, given, strict=True):
         for token in range(text.shape[1]):
-            for layer in range(n_layers):
+            for layer in range(len(text)):
                 is_used, lacks = text[layer, token] > 0, ~cache.kept[layer]
                 predicted = lacks & (likely[layer, token] >= chance)
                 n_predicted += np.count_nonzero(predicted)

@@ -20,25 +20,21 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from predict_experts import Chosen, chosen
-
-from specrun.hardware.expert_cache import ExpertCache
+from predict_experts import Chosen, cache_for, chosen
 
 
 def missing(texts: list[Chosen], n_used: int, share: int) -> NDArray[np.int64]:
     """For each token but the last of the texts, the experts that it misses, and those that the next one misses besides
     in the same pass, int64[n, 2].
     """
-    n_layers, _, n_experts = texts[0].shape
-    size = n_layers * n_experts * share // 100
-    cache = ExpertCache(np.ones((n_layers, n_experts), np.int64), n_used, size)
+    cache = cache_for(texts[0], n_used, share)
     found = []
     for text in texts:
         for token in range(text.shape[1] - 1):
             first, second = text[:, token] > 0, text[:, token + 1] > 0
             lacks = ~cache.kept
             found.append([np.count_nonzero(first & lacks), np.count_nonzero(second & lacks & ~first)])
-            for layer in range(n_layers):
+            for layer in range(len(text)):
                 cache.choose(layer, first[layer].astype(np.int64))
     return np.array(found)
 
