@@ -36,7 +36,7 @@ class LoadWatch:
     def __init__(self, with_names: bool = False) -> None:
         self._with_names = with_names
         self._started = time.monotonic()
-        self._own = os.times().user
+        self._own = _own_seconds()
         self._cores = _core_times()
         self._processes = _process_seconds() if with_names else {}
 
@@ -53,7 +53,7 @@ class LoadWatch:
             for (taken, total), (taken_before, total_before) in zip(_core_times(), self._cores, strict=True)
             if total > total_before
         )
-        others = cores - (os.times().user - self._own) / seconds
+        others = cores - (_own_seconds() - self._own) / seconds
         now = _process_seconds() if self._with_names else {}
         used = {key: (now[key] - self._processes[key]) / seconds for key in now.keys() & self._processes.keys()}
         shares = {key: share for key, share in used.items() if share >= _NAMED}
@@ -61,6 +61,12 @@ class LoadWatch:
         names = tuple(f"{name} ({number})" for number, name in most)
         # Some sandboxes do not count the time of cores.
         return OtherLoad(max(others, sum(shares.values()), 0.0), len(self._cores), names)
+
+
+def _own_seconds() -> float:
+    """Processor time of this process and of its children that have ended, such as a first pass on a GPU."""
+    times = os.times()
+    return times.user + times.children_user
 
 
 def _core_times() -> list[tuple[float, float]]:
