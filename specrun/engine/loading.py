@@ -20,9 +20,10 @@ from specrun.engine.overlap import why_no_overlap
 from specrun.engine.placing import gpus_of, plan_placement, target_states, without_layers
 from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
+from specrun.engine.warm_up import warm_up
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.placement import MAX_STEPS_DOWN, Placement
-from specrun.llama import AnyDraft, LlamaModel, TargetContext, library
+from specrun.llama import AnyDraft, DraftContext, LlamaModel, TargetContext, library
 from specrun.llama.context import ContextConfig
 from specrun.llama.facts.relied_on import CELLS, supported, why_not
 from specrun.llama.target import target_lanes
@@ -145,10 +146,15 @@ def _load(
     in_ram = not (streaming.readers or settings.gpu_layers)
     targets[0].wait_for(_FEW_WAITING if in_ram else _MANY_WAITING)
     drafts: list[AnyDraft] = []
+    # A pass over weights that are neither in VRAM nor read into RAM may take as long as the disk.
+    if placement and settings.gpu_layers and (placement.regime == "in VRAM" or settings.load_mode == "none"):
+        warm_up(context)
     if draft_model:
         drafts = make_drafts(draft_model, head, targets[0], plans, draft_settings, configured, resources)
         if options.overlap and (reason := why_no_overlap(drafts[0])):
             notices.append(f"--overlap is left out: {reason}")
+        if draft_settings.gpu_layers and isinstance(drafts[0], DraftContext):
+            warm_up(drafts[0].context)
     ctx_size = context_length(options.ctx_size, n_ctx_train)
     return LoadedPair(tuple(targets), tuple(drafts), plans, ctx_size, placement, tuple(notices), resources)
 

@@ -1,0 +1,36 @@
+"""Passes on a GPU that are made before anything is timed. Here on the CPU, where nobody else makes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from specrun.catalog import embedded
+from specrun.engine import warm_up
+from specrun.sampling import SamplingParameters
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF
+from tests.engines import code_prompts, engine, first_difference, write
+
+GREEDY = SamplingParameters(temperature=0.0)
+TREE = SPECEXEC.plan(64, 8)
+
+
+def test_nothing_stays_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_up, "_SECONDS", 60.0)
+    with engine(embedded.TARGET, embedded.DRAFT, TREE) as pair:
+        context, (prompt,) = pair.target.context, code_prompts(pair, 1, 20)
+        assert context.n_passes == 0, "no layer lies on a GPU"
+        before = write(pair, prompt, GREEDY, OFF.plan(), 8)
+        pair.reset()
+        n_passes = context.n_passes
+        warm_up.warm_up(context)
+        assert context.n_passes - n_passes > len(warm_up._SIZES)
+        assert not context.sequence_lengths().any()
+        assert first_difference(write(pair, prompt, GREEDY, OFF.plan(), 8), before) is None
+
+
+def test_they_end_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_up, "_SECONDS", 0.0)
+    with engine(embedded.TARGET, embedded.DRAFT, TREE) as pair:
+        warm_up.warm_up(pair.target.context)
+        assert pair.target.context.n_passes == 1
