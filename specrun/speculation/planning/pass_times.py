@@ -22,6 +22,7 @@ _BOUNDS = (0.1, 10.0)  # limits of the factors
 _LEARNED_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128)
 _FEW = 4  # passes of a size up to which its time is the mean of them
 _NODE_SHARE = 0.1  # a further token is first expected to add this share of a plain pass
+_COMPUTED_SHARE = 0.3  # the same below the sizes that copy weights to a GPU, of which a prompt tells nothing
 _FLATTER = 0.5  # beyond the largest known size, times rise by this share of the mean slope before it
 _SLOW_MS = 100.0  # a plain pass of so many milliseconds tells enough; the first of shorter passes may be cold
 _SAME = 0.01  # a table in which no time is wrong by more than this share is not made again
@@ -101,8 +102,8 @@ class LearnedTimes(PassTimes):
 
     A size that was run has its own time. Sizes between known ones are interpolated, and times beyond them rise more
     slowly: pass times are concave, so both are more optimistic than the truth, a planner tries the size if it could
-    pay, and the pass corrects it. Reading a prompt tells the time of a large pass at no cost. Where it took less than a
-    smaller pass, because weights were copied to a GPU, the next larger size may begin that.
+    pay, and the pass corrects it. Reading a prompt tells the time of a large pass at no cost. Where large passes copy
+    weights to a GPU, and smaller ones are computed where the weights lie, neither says anything of the other.
 
     A mixture's pass reads further experts for each token, and one over 8 tokens may take six times as long as one over
     a single token, so such optimism would cost much. Its times are those of the experts that are expected to be read,
@@ -115,9 +116,11 @@ class LearnedTimes(PassTimes):
         padding: PassSizes = ANY_SIZE,
         prompt_pass: int = _PROMPT_PASS,
         experts: ExpertGrowth | None = None,
+        copies_from: int | None = None,
     ) -> None:
         """known: what earlier runs learned; only the sizes, milliseconds and numbers of passes count. padding: the
         sizes that passes are padded to. prompt_pass: most tokens of a pass over a prompt. experts: those of a mixture.
+        copies_from: tokens from which passes copy weights to a GPU; None where no pass does.
         """
         end = _LEARNED_SIZES[-1]
         self._padded = np.array([min(padding.padded(n), end) for n in range(end + 1)], np.intp)
@@ -125,6 +128,7 @@ class LearnedTimes(PassTimes):
         self._known, self._samples = {t.n: t.ms for t in known}, {t.n: t.samples for t in known}
         self._prompt_pass = prompt_pass
         self._experts = experts
+        self._copies_from = copies_from if copies_from and copies_from > 1 else None
         self._prompt: tuple[int, float] | None = None
         super().__init__(self._guessed())
         self._tabled = dict(self._known)  # the times that the table was made of
@@ -182,31 +186,62 @@ class LearnedTimes(PassTimes):
     def _guessed(self) -> CostTable:
         """The table of all sizes up to the largest that a planner may choose."""
         points = dict(self._known) or {1: self._prompt[1] / self._prompt[0] if self._prompt else 1.0}
-        if self._experts:
-            return self._of_mixture(self._experts, points)
-        least, largest, end = min(points), max(points), _LEARNED_SIZES[-1]
-        if largest < end:
-            if self._prompt and self._prompt[0] > largest:
-                slope = max(self._prompt[1] - points[largest], 0.0) / (self._prompt[0] - largest)
-            elif largest > least:
-                slope = _FLATTER * max(points[largest] - points[least], 0.0) / (largest - least)
-            else:
-                slope = _NODE_SHARE * points[least]
-            points[end] = points[largest] + slope * (end - largest)
-            if self._prompt and self._prompt[0] > largest and self._prompt[1] < points[largest]:
-                # Large passes copy weights to a GPU, and any of them may be large enough.
-                points[min(n for n in _LEARNED_SIZES if n > largest)] = points[end] = self._prompt[1]
-        return CostTable([PassTime(n, 0, ms) for n, ms in points.items()])
+        split = self._copies_from or math.inf
+        computed = {n: ms for n, ms in points.items() if n < split}
+        copied = {n: ms for n, ms in points.items() if n >= split}
+        large = self._prompt if self._prompt and self._prompt[0] > max(points) else None
+        if large and large[0] >= split:
+            copied[large[0]], large = large[1], None
+        if not (computed and copied):
+            return CostTable([PassTime(n, 0, ms) for n, ms in self._one_way(points, large, _LEARNED_SIZES[-1]).items()])
+        below = self._one_way(computed, large, min(int(split) - 1, _LEARNED_SIZES[-1]))
+        return CostTable([PassTime(n, 0, ms) for n, ms in (below | self._copying(copied, int(split))).items()])
 
-    def _of_mixture(self, experts: ExpertGrowth, points: dict[int, float]) -> CostTable:
-        known = dict(points)
-        if self._known and self._prompt and self._prompt[0] > max(known):
-            known[self._prompt[0]] = self._prompt[1]
-        growth = experts.row(max(*known, _LEARNED_SIZES[-1]))
+    def _one_way(self, points: dict[int, float], prompt: tuple[int, float] | None, end: int) -> dict[int, float]:
+        """The times of sizes up to `end`, which are all computed in one way. prompt: tokens, more than those of
+        `points`, and milliseconds of a pass over a prompt that was, too; None for none.
+        """
+        if self._experts:
+            return self._of_mixture(self._experts, points, prompt if self._known else None, end)
+        least, largest = min(points), max(points)
+        if largest >= end:
+            return points
+        if prompt:
+            slope = max(prompt[1] - points[largest], 0.0) / (prompt[0] - largest)
+        elif largest > least:
+            slope = _FLATTER * max(points[largest] - points[least], 0.0) / (largest - least)
+        else:
+            slope = (_NODE_SHARE if self._copies_from is None else _COMPUTED_SHARE) * points[least]
+        return points | {end: points[largest] + slope * (end - largest)}
+
+    def _copying(self, points: dict[int, float], least: int) -> dict[int, float]:
+        """The times of sizes from `least` on, which hardly depend on the tokens. points: those that are known."""
+        sizes = [n for n in (least, *_LEARNED_SIZES) if n >= least]
+        at = sorted(points)
+        if self._experts:
+            growth = self._experts.row(max(*sizes, *at))
+            factors = np.interp(sizes, at, [points[n] / growth[n] for n in at])
+            expected = {n: float(growth[n] * factor) for n, factor in zip(sizes, factors, strict=True)}
+        else:
+            expected = dict(zip(sizes, np.interp(sizes, at, [points[n] for n in at]).tolist(), strict=True))
+        return expected | {n: ms for n, ms in points.items() if n <= sizes[-1]}
+
+    def _of_mixture(
+        self, experts: ExpertGrowth, points: dict[int, float], prompt: tuple[int, float] | None, end: int
+    ) -> dict[int, float]:
+        known = points | dict([prompt] if prompt else [])
+        sizes = [n for n in _LEARNED_SIZES if n < end] + [end]
+        growth = experts.row(max(*known, end))
         at = sorted(known)
-        factors = np.interp(_LEARNED_SIZES, at, [known[n] / growth[n] for n in at])
-        expected = {n: float(growth[n] * factor) for n, factor in zip(_LEARNED_SIZES, factors, strict=True)}
-        return CostTable([PassTime(n, 0, ms) for n, ms in (expected | points).items()])
+        factors = np.interp(sizes, at, [known[n] / growth[n] for n in at])
+        expected = {n: float(growth[n] * factor) for n, factor in zip(sizes, factors, strict=True)}
+        if self._copies_from is not None:  # a prompt does not tell either what it takes to compute with few experts
+            least, largest = min(points), max(points)
+            each = _COMPUTED_SHARE * points[least] / least
+            expected |= {
+                n: max(ms, points[largest] + each * (n - largest)) for n, ms in expected.items() if n > largest
+            }
+        return expected | points
 
 
 def _bounded(factor: float) -> float:

@@ -33,6 +33,13 @@ STREAMED = Machine({n: 571 + 0.3 * ms for n, ms in Q4_K_M.target.items()})
 TINY = Machine({1: 0.6, 2: 0.8, 4: 1.1, 8: 1.6, 16: 2.6, 32: 4.5}, level=0.5, python=0.5)
 
 
+# On an H200 with 16 cores, half of the layers in VRAM (3.2 and 7 billion parameters), or all but the experts of a
+# mixture (24, of which a token uses 12): passes of 32 tokens and more copy weights to the card.
+CARD = Machine({1: 18.5, 2: 24, 4: 38, 8: 61, 16: 65, 24: 94, 31: 105, 32: 34, 64: 36, 128: 40}, python=1.0)
+LARGER = Machine({1: 32, 2: 41, 4: 64, 8: 108, 16: 112, 24: 157, 31: 165, 32: 57, 64: 60, 128: 70}, 3.5, python=1.0)
+CARD_MIXTURE = Machine({1: 22, 2: 29, 3: 35, 5: 48, 9: 66, 16: 85, 31: 115, 32: 52, 64: 63, 128: 75}, python=1.0)
+
+
 def unknown() -> Auto:
     """A controller that knows nothing of the pair."""
     return Auto(untried(PLANS), Guide(LearnedCosts()))
@@ -78,6 +85,21 @@ def test_a_mixture_loses_at_most_three_percent_where_nothing_pays(experts: Exper
     for seed in range(2):
         assert share_of_plain(unknown_mixture(experts), useless(96, seed), machine, 96) > 0.97
         assert share_of_plain(unknown_mixture(experts, PLANS[2:]), text(96, 0.5, seed), machine, 96) > 0.97
+
+
+@pytest.mark.parametrize(
+    ("machine", "experts"),
+    [(CARD, None), (LARGER, None), (CARD_MIXTURE, ExpertGrowth(24, 12, 0.95))],
+    ids=["3b", "7b", "mixture"],
+)
+def test_beside_a_card_that_large_passes_copy_weights_to(machine: Machine, experts: ExpertGrowth | None) -> None:
+    def beside_a_card() -> Auto:
+        return Auto(untried(PLANS), Guide(LearnedCosts(LearnedTimes(experts=experts, copies_from=32))))
+
+    for seed in range(4):
+        assert share_of_plain(beside_a_card(), useless(96, seed), machine, 96) > 0.94
+        assert share_of_plain(beside_a_card(), text(96, 0.5, seed), machine, 96) > 1.05
+        assert share_of_plain(beside_a_card(), text(96, 0.85, seed), machine, 96) > 1.5
 
 
 def test_without_its_experts_a_mixture_would_lose_more() -> None:
