@@ -15,7 +15,7 @@ from peer_tools import build, tools
 from gpu_bench.bench import SCRIPTS, Bench, PartError
 from gpu_bench.tuned import KINDS, N_TOKENS, TEMPERATURE, profile_folder
 
-LENGTHS, P_MIN = "3,8,16", "0,0.75"  # of llama.cpp's chains
+LENGTHS, P_MIN = "2,4,8,16", "0,0.75"  # of llama.cpp's chains
 QUICK_LENGTHS, QUICK_P_MIN = "3", "0"
 # By backend. Compiling for other cards than this one would take most of the time.
 _BUILD_OPTIONS = {

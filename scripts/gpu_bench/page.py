@@ -56,20 +56,20 @@ def _passes(rows: Sequence[Row]) -> list[str]:
             return ""
         return f"passes of {row['copied_from']}" if row["copied_from"] else "never"
 
+    def placed(row: Row) -> list[str]:
+        model = " ".join([row["model"], *(f"{name}={value}" for name, value in row["environment"].items())])
+        return [model, row["layers"] if row["n_layers"] < 0 else f"{row['layers']} ({row['n_layers']})"]
+
+    def times(row: Row, name: str) -> list[str]:
+        return [_number(row[name].get(str(n))) for n in sizes]
+
     head = ["model", "layers in VRAM", "weights in RAM", "copied from", *map(str, sizes)]
-    return lines + table(
-        head,
-        (
-            [
-                " ".join([row["model"], *(f"{name}={value}" for name, value in row["environment"].items())]),
-                row["layers"] if row["n_layers"] < 0 else f"{row['layers']} ({row['n_layers']})",
-                row["weights_in_ram"] or "",
-                copied(row),
-                *(_number(row["ms"].get(str(n))) for n in sizes),
-            ]
-            for row in rows
-        ),
-    )
+    lines += table(head, ([*placed(row), row["weights_in_ram"] or "", copied(row), *times(row, "ms")] for row in rows))
+    first = [row for row in rows if row.get("first") and not row["is_split"]]
+    if first:
+        lines += ["The first pass of each size, behind one of another size and after those that loading makes:", ""]
+        lines += table([*head[:2], *map(str, sizes)], ([*placed(row), *times(row, "first")] for row in first))
+    return lines
 
 
 def _exactness(rows: Sequence[Row]) -> list[str]:

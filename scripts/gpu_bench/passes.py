@@ -127,14 +127,14 @@ def _timed(given: dict[str, Any]) -> dict[str, Any]:
         timer = TargetTimer(model.engine.target, tokens)
         timer.fill(CONTEXT)
         run, warm_up = Run().stage(given["seconds"]), Run().stage(WARM_UP * given["seconds"])
-        sizes: list[int] = []
-        for n in given["sizes"]:  # the first pass of a size chooses and compiles kernels
-            timer.ms(n)
-            sizes.append(n)
+        first: dict[int, float] = {}
+        for n in given["sizes"]:  # the first pass of a size loads or compiles kernels, and none after it is like it
+            first[n] = timer.ms(n)
             if warm_up.is_over():
                 break
-        times = rounds(timer, CONTEXT, sizes, N_ROUNDS, run).pass_times()
+        times = rounds(timer, CONTEXT, list(first), N_ROUNDS, run).pass_times()
     return {
+        "first": {str(n): round(ms, 4) for n, ms in first.items()},
         "ms": {str(time.n): round(time.ms, 4) for time in times},
         "spread": {str(time.n): round(time.spread, 4) for time in times},
         "rounds": min(time.samples for time in times),

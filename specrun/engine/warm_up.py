@@ -1,8 +1,8 @@
 """Passes on a GPU that nobody waits for, made before anything is timed.
 
 Kernels are loaded into a GPU when they are first called, and which ones a pass calls depends on its tokens. On an H200
-the first draft passes of their sizes took 8 ms each, and later ones 1 ms (docs/gpu.md): `auto` took that for what
-drafting costs, and turned it off.
+the first draft passes of their sizes took several times as long as later ones: `auto` took that for what drafting
+costs, and turned it off.
 """
 
 from __future__ import annotations
