@@ -96,7 +96,8 @@ def bench(
         raise UsageError("--share has a form of its own; leave --output out")
     speculation = SpeculationOptions(datastore=what.datastore, learn=False)
     largest = settings.largest_plan(what.is_sweep)
-    with opened(models, speculation, machine, sampling.temp, largest=largest) as model, output.progress() as display:
+    asked = models, speculation, machine, sampling.temp
+    with opened(*asked, largest=largest, is_fixed=True) as model, output.progress() as display:
         if model.exactness.is_exact and not machine.exact:
             output.note(str(model.exactness))
         runner = Bench(model, settings, Run(display, output.note))

@@ -66,7 +66,7 @@ def generate(
     text = "" if form.jsonl else prompt_input.read_text(prompt, files)
     if not form.raw:
         chat_template.prepare()
-    with opened(models, speculation, machine, sampling.temp) as model:
+    with opened(models, speculation, machine, sampling.temp, is_fixed=True) as model:
         output.hint(answer_report.plan_line(model.plans.at(sampling.temp), sampling.temp))
         if model.llama_model.chat_template is None and not form.raw:
             output.note("the model has no chat template, so the prompt is continued as it is; see --chat-template")

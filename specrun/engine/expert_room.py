@@ -17,20 +17,23 @@ LEFT_OUT = (
 GAINS_NOTHING = "the draft model is not loaded, because it does not pay here (by the profile of this machine)"
 
 
-def for_experts(options: RunOptions) -> tuple[RunOptions, str | None]:
+def for_experts(options: RunOptions, temperature: float | None = None) -> tuple[RunOptions, str | None]:
     """What `auto` runs with: the options without their draft model, and a line that says so, or as they are and None.
 
     In a pass over several tokens a mixture reads the experts of all of them, so drafting pays least where experts are
     read from disk, and each expert that leaves memory for the draft model is read again and again. So one is loaded
-    only if the profile follows a plan with it. Raises ModelFileError for a file that cannot be read.
+    only if the profile follows a plan with it: at this temperature, or at any for None, where texts of several may
+    come. Raises ModelFileError for a file that cannot be read.
     """
     file = GgufFile.read(options.target)
     drafts = options.with_profile.drafts and not (options.largest and options.largest.method.needs_draft)
     if not (options.draft and drafts and options.follow and 0 < file.used_share < 1):
         return options, None
     profile = options.profile
-    if profile and any(tuned.plan.method.needs_draft for tuned in profile.plans):
-        return options, None
+    if profile:
+        asked = profile.plans if temperature is None else [profile.at(temperature)]
+        if any(tuned.plan.method.needs_draft for tuned in asked):
+            return options, None
     head = drafting_head(file, GgufFile.read(options.draft))
     is_own = head is not None and head.is_own  # its weights are the target's
     if is_own or place(placement_request(options, gpus_of(options))).regime != "streamed":

@@ -41,10 +41,12 @@ def open_model(
     largest: Plan | None = None,
     progress: Callable[[], AbstractContextManager[Callable[[str], None]]] = unwatched,
     parallel: int = 1,
+    is_fixed: bool = False,
 ) -> Model:
     """Resolve the options, load the model and return it.
 
-    temperature: of the texts to come, on which the size of trees may depend. fetcher: downloads missing models.
+    temperature: of the texts to come, on which the size of trees may depend. is_fixed: whether all of them have it.
+    fetcher: downloads missing models.
     note: called with each notice that arises before anything is loaded.
     largest: a further plan for which the contexts must have room. parallel: most texts written at the same time.
     progress: gives the display that shows what is being loaded. Nothing is asked or fetched while it is open.
@@ -54,7 +56,8 @@ def open_model(
     asked = with_profile(run_options(models, speculation, machine, fetcher, note), speculation, temperature, note)
     watch = LoadWatch()
     decided = mapped_if_short(asked) if asked.profile else with_defaults(asked)
-    options, left_out = for_experts(replace(decided, largest=largest, parallel=parallel))
+    options = replace(decided, largest=largest, parallel=parallel)
+    options, left_out = for_experts(options, temperature if is_fixed else None)
     if left_out:
         note(left_out)
     learns = speculation.learn and speculation.speculate == "auto" and speculation.method is None

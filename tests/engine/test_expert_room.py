@@ -56,7 +56,9 @@ def test_a_profile_decides(options: RunOptions) -> None:
     profile = made()
     assert profile.plans[0].plan == ADAPTIVE
     tuned = replace(options, profile=profile)
-    assert for_experts(tuned) == (tuned, None)
+    assert for_experts(tuned) == for_experts(tuned, 0.0) == (tuned, None)
+    assert not profile.at(0.8).plan.drafts
+    assert for_experts(tuned, 0.8)[0].draft is None, "no text to come is drafted for"
     off = replace(profile, plans=[replace(plan, plan=OFF.plan()) for plan in profile.plans])
     alone, why = for_experts(replace(options, profile=off))
     assert why == GAINS_NOTHING
