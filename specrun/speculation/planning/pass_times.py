@@ -128,7 +128,8 @@ class LearnedTimes(PassTimes):
         self._known, self._samples = {t.n: t.ms for t in known}, {t.n: t.samples for t in known}
         self._prompt_pass = prompt_pass
         self._experts = experts
-        self._copies_from = copies_from if copies_from and copies_from > 1 else None
+        # With another threshold all sizes of trees are computed in one way.
+        self._copies_from = copies_from if copies_from and 1 < copies_from <= end else None
         self._prompt: tuple[int, float] | None = None
         super().__init__(self._guessed())
         self._tabled = dict(self._known)  # the times that the table was made of

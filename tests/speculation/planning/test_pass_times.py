@@ -96,6 +96,14 @@ def test_passes_that_copy_weights_to_a_gpu_tell_nothing_of_smaller_ones_nor_thes
     assert times.ms(32, 0) == times.ms(51, 0) == times.ms(64, 0) == pytest.approx(40.0)
 
 
+def test_a_threshold_beyond_all_trees_changes_nothing() -> None:
+    far, none = LearnedTimes(copies_from=256), LearnedTimes()
+    for times in (far, none):
+        times.record(1, 0, 19.0)
+        times.read_prompt(300, 60.0)
+    assert list(far.row(0)) == list(none.row(0))
+
+
 def test_before_any_pass_copied_weights_its_time_is_not_known_to_be_less() -> None:
     times = copying((1, 19.0), (1, 19.0), (8, 61.0), (8, 61.0))
     times.read_prompt(12, 70.0)
