@@ -121,7 +121,8 @@ def test_rows_stay_those_of_the_path_when_sequences_and_cells_are_used_again() -
             parents = [int(node) for node in rng.choice([*set(offered), *(node.id for node in nodes)], 4)]
         assert len(rows) > n_cells, "no cell had to be used again"
         for id_, row in rows.items():
-            np.testing.assert_allclose(row, after(draft, [*TEXT, *paths[id_]]), atol=2e-2)
+            # Rounding moves logits by up to 0.1, on processors without AVX-512; a token less of the path by 1 and more.
+            np.testing.assert_allclose(row, after(draft, [*TEXT, *paths[id_]]), atol=0.3)
 
 
 def test_a_tree_grows_as_wide_as_with_more_sequences() -> None:
