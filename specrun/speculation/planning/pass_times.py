@@ -203,7 +203,7 @@ class LearnedTimes(PassTimes):
         `points`, and milliseconds of a pass over a prompt that was, too; None for none.
         """
         if self._experts:
-            return self._of_mixture(self._experts, points, prompt if self._known else None, end)
+            return self._of_mixture(points, prompt if self._known else None, end)
         least, largest = min(points), max(points)
         if largest >= end:
             return points
@@ -218,24 +218,11 @@ class LearnedTimes(PassTimes):
     def _copying(self, points: dict[int, float], least: int) -> dict[int, float]:
         """The times of sizes from `least` on, which hardly depend on the tokens. points: those that are known."""
         sizes = [n for n in (least, *_LEARNED_SIZES) if n >= least]
-        at = sorted(points)
-        if self._experts:
-            growth = self._experts.row(max(*sizes, *at))
-            factors = np.interp(sizes, at, [points[n] / growth[n] for n in at])
-            expected = {n: float(growth[n] * factor) for n, factor in zip(sizes, factors, strict=True)}
-        else:
-            expected = dict(zip(sizes, np.interp(sizes, at, [points[n] for n in at]).tolist(), strict=True))
-        return expected | {n: ms for n, ms in points.items() if n <= sizes[-1]}
+        return self._between(sizes, points) | {n: ms for n, ms in points.items() if n <= sizes[-1]}
 
-    def _of_mixture(
-        self, experts: ExpertGrowth, points: dict[int, float], prompt: tuple[int, float] | None, end: int
-    ) -> dict[int, float]:
-        known = points | dict([prompt] if prompt else [])
+    def _of_mixture(self, points: dict[int, float], prompt: tuple[int, float] | None, end: int) -> dict[int, float]:
         sizes = [n for n in _LEARNED_SIZES if n < end] + [end]
-        growth = experts.row(max(*known, end))
-        at = sorted(known)
-        factors = np.interp(sizes, at, [known[n] / growth[n] for n in at])
-        expected = {n: float(growth[n] * factor) for n, factor in zip(sizes, factors, strict=True)}
+        expected = self._between(sizes, points | dict([prompt] if prompt else []))
         if self._copies_from is not None:  # a prompt does not tell either what it takes to compute with few experts
             least, largest = min(points), max(points)
             each = _COMPUTED_SHARE * points[least] / least
@@ -243,6 +230,14 @@ class LearnedTimes(PassTimes):
                 n: max(ms, points[largest] + each * (n - largest)) for n, ms in expected.items() if n > largest
             }
         return expected | points
+
+    def _between(self, sizes: list[int], known: dict[int, float]) -> dict[int, float]:
+        """The times of `sizes`, interpolated between known ones; a mixture's as a factor on what its experts take."""
+        end = max(*sizes, *known)
+        growth = self._experts.row(end) if self._experts else np.ones(end + 1)
+        at = sorted(known)
+        factors = np.interp(sizes, at, [known[n] / growth[n] for n in at])
+        return {n: float(growth[n] * factor) for n, factor in zip(sizes, factors, strict=True)}
 
 
 def _bounded(factor: float) -> float:

@@ -34,7 +34,8 @@ TINY = Machine({1: 0.6, 2: 0.8, 4: 1.1, 8: 1.6, 16: 2.6, 32: 4.5}, level=0.5, py
 
 
 # On an H200 with 16 cores, half of the layers in VRAM (3.2 and 7 billion parameters), or all but the experts of a
-# mixture (24, of which a token uses 12): passes of 32 tokens and more copy weights to the card.
+# mixture (24, of which a token uses 12): passes of 32 tokens and more copy weights to the card. Rounded; what was not
+# measured (31 tokens, and 16 of the mixture) is guessed.
 CARD = Machine({1: 18.5, 2: 24, 4: 38, 8: 61, 16: 65, 24: 94, 31: 105, 32: 34, 64: 36, 128: 40}, python=1.0)
 LARGER = Machine({1: 32, 2: 41, 4: 64, 8: 108, 16: 112, 24: 157, 31: 165, 32: 57, 64: 60, 128: 70}, 3.5, python=1.0)
 CARD_MIXTURE = Machine({1: 22, 2: 29, 3: 35, 5: 48, 9: 66, 16: 85, 31: 115, 32: 52, 64: 63, 128: 75}, python=1.0)
