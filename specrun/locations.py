@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import secrets
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,14 +18,11 @@ import platformdirs
 
 from specrun.errors import SpecrunError
 
-if sys.platform != "win32":
-    import fcntl
-
 Fact = TypeVar("Fact")
 
 _PRIVATE_FILE, _PRIVATE_FOLDER, _OTHERS = 0o600, 0o700, 0o077
 _LEFT_BEHIND = 60.0  # seconds after which nothing is still being written
-_ATTEMPTS, _PAUSE = 500, 0.01  # to lock a folder, and seconds between them
+_LOCK_SECONDS = 5.0  # to wait until another process is done with a folder
 
 
 def data_dir() -> Path:
@@ -181,19 +178,14 @@ def private_folder(path: Path) -> Path:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Only one process at a time is inside such a block for this folder. Raises OSError after seconds of waiting."""
-    if sys.platform == "win32":
-        yield  # folders cannot be locked there
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
+    from filelock import FileLock, Timeout  # takes time, and most commands lock nothing
+
+    lock = FileLock(folder / ".lock", mode=_PRIVATE_FILE)
     try:
-        for attempt in range(_ATTEMPTS, -1, -1):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if not attempt:
-                    raise OSError(error.errno, "another specrun has been writing there for seconds") from error
-                time.sleep(_PAUSE)
+        lock.acquire(timeout=_LOCK_SECONDS)
+    except Timeout as error:
+        raise OSError(errno.EAGAIN, "another specrun has been writing there for seconds") from error
+    try:
         yield
     finally:
-        os.close(descriptor)
+        lock.release()

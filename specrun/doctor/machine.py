@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from pathlib import Path
@@ -49,10 +50,10 @@ def lockable(limit: int | None, available: int) -> Finding:
 
 def lock_limit(proc: Path = _PROC) -> int | None:
     """Bytes that this process may lock into RAM; None without a limit. proc: folder that describes this process."""
-    try:
-        import resource
-    except ImportError:  # Windows
+    if sys.platform == "win32":
         return None
+    import resource
+
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if limit == resource.RLIM_INFINITY or _is_above_limits(proc) else limit
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from specrun.hardware.placement import Placement, place
 from specrun.hardware.residency import FEWEST_SLOTS, plan_residency, room_for_weights
 from specrun.llama import LlamaModel
 from specrun.llama.context import ContextConfig, LlamaContext
-from specrun.llama.streaming import self_check
+from specrun.llama.streaming import address_space, self_check
 from specrun.llama.streaming.address_space import PAGE, CannotStreamError
 from specrun.llama.streaming.cached_experts import CachedExperts
 from specrun.llama.streaming.expert_weights import ExpertWeights
@@ -130,8 +129,7 @@ def room_in_ram(options: RunOptions, placement: Placement | None) -> int | None:
 
 def _check(settings: LlamaSettings) -> None:
     """Raise CannotStreamError for weights of a kind, or in a place, that specrun cannot stream."""
-    if sys.platform != "linux":
-        raise CannotStreamError("streaming them needs Linux")
+    address_space.check_system()
     if settings.repack:
         raise CannotStreamError("weights that --repack re-orders lie in other memory")
     if settings.load_mode not in (None, "auto", "mmap"):

@@ -17,6 +17,7 @@ from specrun.errors import LlamaError
 from specrun.llama import library
 from specrun.locations import file_bytes
 
+_SIGBUS = getattr(signal, "SIGBUS", None)  # Windows has none
 _BYTES: dict[str, int] = {}  # size of each model file in use before it was loaded
 
 
@@ -33,13 +34,13 @@ def _install() -> None:
 
     Another program's handler, Python's faulthandler for example, stays.
     """
-    if not hasattr(signal, "SIGBUS"):
+    if _SIGBUS is None:
         return
     install = ctypes.CDLL(None).signal
     install.restype = ctypes.c_void_p
     install.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    if before := install(signal.SIGBUS, ctypes.cast(_on_lost_page, ctypes.c_void_p)):
-        install(signal.SIGBUS, before)
+    if before := install(_SIGBUS, ctypes.cast(_on_lost_page, ctypes.c_void_p)):
+        install(_SIGBUS, before)
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)  # type: ignore[untyped-decorator, unused-ignore]
@@ -54,4 +55,4 @@ def _on_lost_page(_signal: int) -> None:
         )
     finally:
         # The operation fails again, this time as it would have done without this handler.
-        ctypes.CDLL(None).signal(signal.SIGBUS, None)
+        ctypes.CDLL(None).signal(_SIGBUS, None)

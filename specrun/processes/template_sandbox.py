@@ -22,9 +22,6 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-if sys.platform != "win32":
-    import resource
-
 MOST_BYTES = 2**29  # of memory, which Python itself takes a tenth of
 MOST_SECONDS = 3  # of computing, for each answer; templates of real models take milliseconds
 # A template may write this many characters for each character of the messages, and so many more: the rest of specrun
@@ -67,6 +64,8 @@ def _limit_process() -> None:
     """Bound the process's memory and what it can open. Windows has no such limits, and macOS no limit of memory."""
     if sys.platform == "win32":
         return
+    import resource
+
     # No file and no socket can be opened besides stdin, stdout and stderr.
     limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": 0, "RLIMIT_NOFILE": 3, "RLIMIT_AS": MOST_BYTES}
     for name, most in limits.items():
@@ -78,6 +77,8 @@ def _limit_seconds() -> None:
     """Let the kernel end the process after MOST_SECONDS of computing; on Windows the other end only waits so long."""
     if sys.platform == "win32":
         return
+    import resource
+
     seconds = int(time.process_time()) + 1 + MOST_SECONDS
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 

@@ -176,8 +176,8 @@ def test_what_cannot_be_streamed_is_said_once(
     monkeypatch.setattr(residency, "room_in_ram", lambda *_: 1000)
     assert "no memory for two layers" in refused(model)
     assert "beside experts does not fit" in refused(random_qwen3_moe(tmp_path / "moe.gguf", n_layer=5))
-    monkeypatch.setattr(residency.sys, "platform", "darwin")
-    assert "needs Linux" in refused(model)
+    monkeypatch.setattr("specrun.llama.streaming.address_space.sys.platform", "darwin")
+    assert "on Linux only" in refused(model)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import llama_cpp
@@ -14,7 +13,7 @@ from specrun.hardware.residency import FEWEST_SLOTS, RingSettings, plan_residenc
 from specrun.llama.batch import committed_tokens, rows_batch
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext, Logits
 from specrun.llama.facts import tiny_model
-from specrun.llama.streaming import self_check
+from specrun.llama.streaming import address_space, self_check
 from specrun.llama.streaming.address_space import PAGE, CannotStreamError
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import LlamaSettings
@@ -34,8 +33,6 @@ def check_layers_in_turn(settings: LlamaSettings) -> str | None:
 
     Each model that is streamed is checked again (`streaming.self_check`).
     """
-    if sys.platform != "linux":
-        return "streaming needs Linux"
     config = ContextConfig(256, n_seq_max=1, n_batch=8, n_outputs=1, settings=replace(settings, threads=1))
     with tiny_model.loaded(n_layers=FEWEST_SLOTS + 2) as model:
         pages = weight_pages(GgufFile.read(model.path), PAGE)
@@ -44,6 +41,7 @@ def check_layers_in_turn(settings: LlamaSettings) -> str | None:
         assert plan, "the room is that of the slots"
         ring = RingSettings(n_slots=FEWEST_SLOTS)
         try:
+            address_space.check_system()
             with (
                 StreamedWeights(pages, plan, ring, Pressure(0, lambda: 0)) as weights,
                 LlamaContext(model, config, weights) as context,

@@ -1,10 +1,14 @@
-"""This process's mappings of a model file, whose pages can be replaced in place (Linux)."""
+"""This process's mappings of a model file, whose pages can be replaced in place, and memory to put there.
+
+This and `page_mover` have what only Linux can; all others ask here.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
 import os
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,14 +17,23 @@ from typing import Any
 PAGE = mmap.PAGESIZE
 
 _MAPS = Path("/proc/self/maps")
-# Python's mmap does not have these two. The first replaces whatever is there.
-_MAP_FIXED = 0x10
-_MAP_NORESERVE = 0x4000
+# From linux/mman.h and linux/memfd.h. Python's mmap lacks some of them, and others where it runs on another system.
+_PROT_READ, _PROT_WRITE = 1, 2
+_MAP_SHARED, _MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE = 0x01, 0x02, 0x20, 0x4000
+_MAP_FIXED = 0x10  # replaces whatever is there
+_ANY_ORDER, _SOON, _NOT_NEEDED, _HUGE, _NOT_HUGE = 1, 3, 4, 14, 15  # what madvise is told
+_CLOSE_ON_EXEC = 1
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class CannotStreamError(Exception):
     """This system, file or model cannot be streamed; `str(error)` is the reason, as it stands behind "because"."""
+
+
+def check_system() -> None:
+    """Raises CannotStreamError on a system that does not let a process arrange its memory in these ways."""
+    if sys.platform != "linux":
+        raise CannotStreamError("specrun streams weights on Linux only")
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,7 @@ def start_of(memory: mmap.mmap) -> int:
 
 def map_memory(address: int, n_bytes: int) -> None:
     """Replace pages by empty pages that belong to this process alone and can be written to."""
-    _map(address, n_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0, writable=True)
+    _map(address, n_bytes, _MAP_PRIVATE | _MAP_ANONYMOUS, -1, 0, writable=True)
 
 
 def map_places(address: int, n_bytes: int) -> None:
@@ -87,52 +100,75 @@ def map_places(address: int, n_bytes: int) -> None:
 
     None of them are huge pages, of which a write to one byte would take 2 MiB.
     """
-    _map(address, n_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0, writable=True)
-    _libc().madvise(address, n_bytes, mmap.MADV_NOHUGEPAGE)
+    _map(address, n_bytes, _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0, writable=True)
+    libc().madvise(address, n_bytes, _NOT_HUGE)
 
 
 def give_back(address: int, n_bytes: int) -> None:
     """Free the memory of pages of `map_places`, which are empty then."""
-    _libc().madvise(address, n_bytes, mmap.MADV_DONTNEED)
+    libc().madvise(address, n_bytes, _NOT_NEEDED)
 
 
 def map_file(address: int, n_bytes: int, descriptor: int, offset: int) -> None:
     """Replace pages by pages of a file, which cannot be written to. `offset` is a multiple of the page."""
-    _map(address, n_bytes, mmap.MAP_SHARED, descriptor, offset, writable=False)
+    _map(address, n_bytes, _MAP_SHARED, descriptor, offset, writable=False)
 
 
 def make_read_only(address: int, n_bytes: int) -> None:
     """Let a write to these pages end the process, as it does in the mapping of a file."""
-    _libc().mprotect(address, n_bytes, mmap.PROT_READ)
+    libc().mprotect(address, n_bytes, _PROT_READ)
 
 
 def lock(address: int, n_bytes: int) -> bool:
     """Keep these pages in RAM. Returns False if the system does not allow it (`ulimit -l`)."""
-    return bool(_libc().mlock(address, n_bytes) == 0)
+    return bool(libc().mlock(address, n_bytes) == 0)
 
 
 def expect_any_order(address: int, n_bytes: int) -> None:
     """Let page faults in these pages read nothing but what they need."""
-    _libc().madvise(address, n_bytes, mmap.MADV_RANDOM)
+    libc().madvise(address, n_bytes, _ANY_ORDER)
 
 
 def expect_soon(address: int, n_bytes: int) -> None:
     """Begin to read these pages of a file into the page cache, as far as they are not there."""
-    _libc().madvise(address, n_bytes, mmap.MADV_WILLNEED)
+    libc().madvise(address, n_bytes, _SOON)
+
+
+def expect_huge(address: int, n_bytes: int) -> None:
+    """Let memory that was not used yet consist of huge pages, where the system has some."""
+    libc().madvise(address, n_bytes, _HUGE)
+
+
+def nameless_file() -> int:
+    """Descriptor of a new, empty file that lies in memory. Raises CannotStreamError."""
+    descriptor = int(libc().memfd_create(b"specrun ring", _CLOSE_ON_EXEC))
+    if descriptor < 0:
+        raise CannotStreamError(f"this system has no memory without a name ({os.strerror(ctypes.get_errno())})")
+    return descriptor
+
+
+def resize(descriptor: int, n_bytes: int) -> None:
+    """Take all the memory of such a file at once, or give back what lies behind its first bytes. Raises OSError."""
+    os.ftruncate(descriptor, n_bytes)
+    if error := libc().posix_fallocate(descriptor, 0, n_bytes):
+        raise OSError(error, os.strerror(error))
 
 
 def _map(address: int, n_bytes: int, flags: int, descriptor: int, offset: int, writable: bool) -> None:
-    protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    if _libc().mmap(address, n_bytes, protection, flags | _MAP_FIXED, descriptor, offset) == _MAP_FAILED:
+    protection = _PROT_READ | (_PROT_WRITE if writable else 0)
+    if libc().mmap(address, n_bytes, protection, flags | _MAP_FIXED, descriptor, offset) == _MAP_FAILED:
         raise CannotStreamError(f"memory cannot be mapped ({os.strerror(ctypes.get_errno())})")
 
 
 @cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
+def libc() -> ctypes.CDLL:
+    """The system's C library. Its functions keep the number of their error for `ctypes.get_errno`."""
+    library = ctypes.CDLL(None, use_errno=True)
     pages: list[Any] = [ctypes.c_void_p, ctypes.c_size_t]
-    libc.mmap.argtypes = [*pages, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mprotect.argtypes = libc.madvise.argtypes = [*pages, ctypes.c_int]
-    libc.mlock.argtypes = pages
-    return libc
+    library.mmap.argtypes = [*pages, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    library.mmap.restype = ctypes.c_void_p
+    library.mprotect.argtypes = library.madvise.argtypes = [*pages, ctypes.c_int]
+    library.mlock.argtypes = pages
+    library.posix_fallocate.argtypes = [ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    library.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
+    return library

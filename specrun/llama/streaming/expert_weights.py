@@ -119,6 +119,8 @@ def runs(experts: NDArray[np.intp]) -> list[tuple[int, int]]:
 
 def _bytes_read() -> int:
     """Bytes that this process had read from storage so far; 0 where the system does not say."""
+    process = psutil.Process()
     with suppress(psutil.Error, OSError, RuntimeError):
-        return int(psutil.Process().io_counters().read_bytes)
+        if hasattr(process, "io_counters"):
+            return int(process.io_counters().read_bytes)
     return 0

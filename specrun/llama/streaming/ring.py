@@ -29,10 +29,7 @@ class SlotMemory:
     """
 
     def __init__(self, n_bytes: int) -> None:
-        try:
-            self.descriptor = os.memfd_create("specrun ring")
-        except OSError as error:
-            raise CannotStreamError(f"this system has no memory without a name ({error.strerror})") from error
+        self.descriptor = address_space.nameless_file()
         try:
             self._take(n_bytes)
         except BaseException:
@@ -41,8 +38,7 @@ class SlotMemory:
 
     def _take(self, n_bytes: int) -> None:
         try:
-            os.ftruncate(self.descriptor, n_bytes)
-            os.posix_fallocate(self.descriptor, 0, n_bytes)
+            address_space.resize(self.descriptor, n_bytes)
             self.mapping = mmap.mmap(self.descriptor, n_bytes)
         except OSError as error:
             raise CannotStreamError(f"there is no memory for reading ahead ({error.strerror})") from error

@@ -7,7 +7,6 @@ to memory that is shown at several addresses. So each thread reads into huge pag
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 from contextlib import suppress
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from specrun.errors import LlamaError
+from specrun.hardware.uncached_file import UncachedFile
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import CannotStreamError
 
@@ -25,12 +25,12 @@ _WHO_GETS_HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 def huge_pages(n_bytes: int) -> memoryview | None:
     """Memory of huge pages; None if the system never gives them."""
-    with suppress(OSError):  # no memory, or a kernel without huge pages
+    with suppress(OSError, MemoryError):  # no memory, or a kernel without huge pages
         if "[never]" not in _WHO_GETS_HUGE.read_text():
-            mapping = mmap.mmap(-1, n_bytes + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            mapping.madvise(mmap.MADV_HUGEPAGE)
-            start = -address_space.start_of(mapping) % _HUGE
-            return memoryview(mapping)[start : start + n_bytes]
+            memory = np.empty(n_bytes + _HUGE, np.uint8)
+            start = -memory.ctypes.data % _HUGE
+            address_space.expect_huge(memory.ctypes.data + start, n_bytes)
+            return memory.data[start : start + n_bytes]
     return None
 
 
@@ -50,28 +50,18 @@ class _Buffer(threading.local):
 _buffer = _Buffer()
 
 
-class WeightFile:
-    """An open file. Close it when nothing reads from it any more.
+class WeightFile(UncachedFile):
+    """An open file. Through the page cache it would take memory from the resident weights.
 
-    n_bytes: size of the file when it was opened.
-    is_direct: whether reads go around the page cache (O_DIRECT). Where the file system refuses that, the cache is told
-        to drop what was read, so that it does not grow at the expense of the resident weights.
-    Raises CannotStreamError if the file cannot be read in either way.
+    Raises CannotStreamError if it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.is_direct = True
         try:
-            try:
-                self.descriptor = _open(path, os.O_DIRECT)
-            except OSError:
-                self.is_direct = False
-                self.descriptor = _open(path, 0)
+            super().__init__(path)
         except OSError as error:
             raise CannotStreamError(f"{path.name} cannot be read ({error.strerror})") from error
         self._opened = os.fstat(self.descriptor)
-        self.n_bytes = self._opened.st_size
 
     def check_unchanged(self) -> None:
         """Raises CannotStreamError if another file has taken its place, or if it was written to."""
@@ -98,7 +88,7 @@ class WeightFile:
         done = 0
         while done < wanted:
             try:
-                n_read = os.preadv(self.descriptor, [memory[done:]], offset + done)
+                n_read = self.read_into(memory[done:], offset + done)
             except OSError as error:
                 raise LlamaError(f"{self.path} cannot be read any more: {error.strerror}") from error
             if n_read == 0:
@@ -107,24 +97,5 @@ class WeightFile:
         if memory is not into:
             # Not `into[:wanted] = ...`, which would keep other threads from running meanwhile.
             np.copyto(np.frombuffer(into, np.uint8, wanted), np.frombuffer(memory, np.uint8, wanted))
-        if not self.is_direct:
-            os.posix_fadvise(self.descriptor, offset, wanted, os.POSIX_FADV_DONTNEED)
+        self.forget(offset, wanted)
         return wanted
-
-    def close(self) -> None:
-        """Close the descriptor. Safe to call twice."""
-        descriptor, self.descriptor = self.descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
-def _open(path: Path, flag: int) -> int:
-    """A descriptor that a page was read from: some file systems only refuse O_DIRECT when it is used."""
-    descriptor = os.open(path, os.O_RDONLY | flag)
-    try:
-        with mmap.mmap(-1, mmap.PAGESIZE) as page:
-            os.preadv(descriptor, [page], 0)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor

@@ -122,7 +122,7 @@ def make_head(order: HeadOrder, run: Run) -> MadeHead:
             with whole_file(path) as out, work.head.open("rb") as written:
                 shutil.copyfileobj(written, out)
             made.register(order.target, made.MadeDraft(path, _how(curve, work.records)), "head")
-            made.forget_unfinished_head(order.target)
+        made.forget_unfinished_head(order.target)  # now, because Windows deletes no file that is open, as the lock was
     except OSError as error:
         raise refused(f"{error.filename or folder} cannot be written", error) from error
     share = head_bytes(shape.n_computed(len(vocabulary.kept))) / file.n_bytes

@@ -104,6 +104,6 @@ def test_only_the_user_can_read_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_another_process_keeps_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locations, "_PAUSE", 0.0)
+    monkeypatch.setattr(locations, "_LOCK_SECONDS", 0.01)
     with locations.locked(tmp_path), pytest.raises(DraftSourceError, match="another specrun has been writing"):
         History(tmp_path, "tok").add([1])

@@ -89,12 +89,14 @@ def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         make_head(order(), Run())
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="folders are not locked there")
 def test_two_processes_do_not_make_the_same_head(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = made.unfinished_head(embedded.TARGET)
     folder.mkdir(parents=True)
-    monkeypatch.setattr("specrun.locations._ATTEMPTS", 1)
-    holding = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX); print(flush=True); input()"
+    monkeypatch.setattr("specrun.locations._LOCK_SECONDS", 0.01)
+    holding = (
+        "import pathlib, sys; from specrun.locations import locked\n"
+        "with locked(pathlib.Path(sys.argv[1])): print(flush=True); input()"
+    )
     other = subprocess.Popen(
         [sys.executable, "-c", holding, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ
     )
