@@ -69,7 +69,7 @@ def downloading(place: Place, extent: Extent) -> Injections:
 
 
 def widening(place: Place, _extent: Extent) -> Injections:
-    """The pair of `specrun demo`, made by two processes. They are stopped where they would measure it."""
+    """The pair of `specrun demo`, made by two processes. They are stopped while they write with it."""
     started = time.monotonic()
     processes = [place.start("demo", stderr=subprocess.PIPE) for _ in range(2)]
     while time.monotonic() < started + 90 and len(list(place.cache.glob("demo/*.gguf"))) < 2:

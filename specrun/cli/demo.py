@@ -1,54 +1,77 @@
-"""`specrun demo`: the same text with and without speculation, side by side."""
+"""`specrun demo`: the same text with and without drafts, side by side, by a model that does not fit its memory."""
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
 
 from specrun.display_text import size_text
+from specrun.hardware.other_load import LoadWatch
 from specrun.interrupts import InterruptFlag
+from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import output
+
+_SECONDS_OF_A_LOOK = 0.5  # at what other programs do
+_TOKENS_IN_RAM = 48  # of the texts in RAM
 
 
 def demo(
     remove: Annotated[bool, typer.Option("--remove", help="Delete the pair that the demonstration has made.")] = False,
 ) -> None:
-    """See it pay: the same text written plainly and with speculation, side by side.
+    """See it pay: the same text written plainly and with drafts, side by side.
 
-    The embedded pair is widened to half a billion parameters, so that its passes cost what a real model's do, and this
-    machine is measured. Both are done once, in about a minute and a half, and take 1.1 GB in the cache folder. The text
-    stays as poor as that of the tiny model.
+    The embedded pair is widened to 0.4 billion parameters, once, which takes 430 MB in the cache folder. Both texts
+    get so little memory that most weights are read from disk in each pass, as with a model that does not fit. The end
+    says what the same drafts bring in RAM, and what models of 14 to 70 billion parameters would do on this machine.
+    The text stays as poor as that of the tiny model.
     """
     from specrun.demo import wide_pair
 
     if remove:
         output.note(f"{size_text(wide_pair.remove())} are free again")
         return
-    from specrun.catalog.local_pair import Fetcher
+    from specrun.catalog.entries import catalog
     from specrun.cli.opening import opened
-    from specrun.demo.comparison import Comparison
-    from specrun.engine.resolving import run_options
+    from specrun.demo.comparison import N_DRAFTED, Comparison
+    from specrun.demo.outlook import Outlook
     from specrun.long_run import Run
     from specrun.views import demo_view
 
-    speculation, machine = SpeculationOptions(learn=False), wide_pair.LLAMA_DEFAULTS
+    watch = LoadWatch()
     with output.progress() as display:
-        run = Run(display, output.note)
-        target, draft = wide_pair.wide_pair(run)
-        models = ModelOptions(str(target), str(draft))
-        wide_pair.measure_once(run_options(models, speculation, machine, Fetcher(False), output.note), run)
-    with opened(models, speculation, machine, temperature=0.0) as model:
-        comparison = Comparison(model)
+        target, draft = wide_pair.wide_pair(Run(display, output.note))
+    models = ModelOptions(str(target), str(draft))
+    speculation = SpeculationOptions(speculate="chain", depth=N_DRAFTED, learn=False)
+    machine = MachineOptions(gpu_layers="0", gpu_layers_draft="0", threads=_free_threads(watch))
+    with opened(models, speculation, machine, temperature=0.0, most_ram=wide_pair.MOST_RAM) as model:
+        first = Comparison(model)
+        output.note(demo_view.before(first))
         with InterruptFlag() as interrupted:
-            steps = comparison.write(interrupted)
-            if output.stdout.is_terminal:
-                demo_view.show(comparison, steps, output.stdout)
-                output.stdout.print(comparison.verdict, style="bold", soft_wrap=False)
-            else:
-                for _ in steps:
-                    pass
-                output.write(demo_view.lines(comparison))
-                output.note(comparison.verdict)
+            demo_view.show(first, first.write(interrupted))
+    in_ram = first
+    if first.is_streamed:
+        with opened(models, speculation, machine, temperature=0.0) as model:
+            in_ram = Comparison(model, _TOKENS_IN_RAM)
+            with output.progress() as display, InterruptFlag() as interrupted:
+                for _ in in_ram.write(interrupted):
+                    display("writing the same text with all weights in RAM")
+        demo_view.say(in_ram.beside)
+    demo_view.show_outlook(Outlook.by(in_ram, first if first.is_streamed else None, target, catalog()))
+
+
+def _free_threads(watch: LoadWatch) -> int | None:
+    """As many threads as other programs leave cores for, which both texts then have; None if that is the default."""
+    from specrun.hardware.cpu import usable_cores
+
+    time.sleep(max(_SECONDS_OF_A_LOOK - watch.seconds, 0.0))
+    load, wanted = watch.so_far(), usable_cores()
+    free = load.threads_beside(wanted)
+    if free == wanted:
+        return None
+    held = f"other programs hold {load.cores:.1f} of {load.n_cores} cores"
+    output.note(f"{held}, so both texts get {free} of {wanted} threads")
+    return free

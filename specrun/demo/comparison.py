@@ -1,4 +1,4 @@
-"""One text written twice by the same loaded target: plainly, and with speculation."""
+"""One text written twice by the same loaded target: plainly, and with drafts."""
 
 from __future__ import annotations
 
@@ -6,33 +6,38 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import takewhile
 
+from specrun.display_text import rate_text, size_text
 from specrun.engine.model import Model
 from specrun.engine.request import make_request
 from specrun.interrupts import never
 from specrun.options.sampling_options import SamplingOptions
-from specrun.speculation.controllers.auto import Auto
-from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
+from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.method import OFF
 
 PROMPT = "def read_config(path):"
-N_TOKENS = 160
-_N_WARM = 2  # tokens that are written before, so that all weights are in memory when the clock starts
-_TRIED = 8  # tokens of the pass whose cost is reported where speculation does not pay
-_HARDLY_ANY = 1.2  # tokens a pass; with fewer, nearly all passes were plain
-_PAYS = 1.1  # times plain decoding's rate; machines vary by less from run to run
+N_DRAFTED = 8  # tokens that are drafted before each pass: so many are right more often than not with this pair
+MOST_TOKENS = 96
+_FEWEST_TOKENS = 24
+_N_WARM = 4  # tokens that are written before, so that memory is taken and the speed is known when the clock starts
+_SECONDS = 30.0  # that the plain text may take; on a slow disk it is shorter
 
 
 class Comparison:
     """The two texts of a prompt, greedy, one after the other.
 
-    Nothing else differs between them: the same process, weights, settings of llama.cpp and prompt.
+    Nothing else differs between them: the same process, weights, memory, settings of llama.cpp and prompt. A few tokens
+    are written at once, whose time says how long the texts can be.
+
+    model: loaded with the plan of the second text. most_tokens: of each text.
     """
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        request = make_request(SamplingOptions(temp=0.0, max_tokens=N_TOKENS))
+    def __init__(self, model: Model, most_tokens: int = MOST_TOKENS) -> None:
+        self.model = model
+        request = make_request(SamplingOptions(temp=0.0, max_tokens=_N_WARM))
         request = replace(request, prompt=model.prompt_tokens(PROMPT, raw=True))
-        self._warm_up = replace(request, max_tokens=_N_WARM)
+        warm = model.complete(request, FixedPlan(OFF.plan())).run()
+        n_tokens = max(int(_SECONDS * warm.statistics.tokens_per_second), _FEWEST_TOKENS)
+        request = replace(request, max_tokens=min(n_tokens, most_tokens))
         self.plain = model.complete(request, FixedPlan(OFF.plan()))
         self.fast = model.complete(request)
 
@@ -41,13 +46,17 @@ class Comparison:
 
         Raises KeyboardInterrupt once `interrupted` returns True.
         """
-        self._model.complete(self._warm_up, FixedPlan(OFF.plan())).run()
         for which, completion in enumerate((self.plain, self.fast)):
-            self._model.engine.reset()
+            self.model.engine.reset()
             for piece in completion.stream(interrupted):
                 yield which, piece
             if completion.finish_reason == "interrupted":
                 raise KeyboardInterrupt
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether each pass of both texts reads weights from disk."""
+        return self.model.residency.mode == "ring"
 
     @property
     def ratio(self) -> float:
@@ -55,40 +64,32 @@ class Comparison:
         return self.fast.statistics.tokens_per_second / self.plain.statistics.tokens_per_second
 
     @property
+    def pass_cost(self) -> float:
+        """How many times as long a pass with its drafts took as a plain one."""
+        return self.fast.statistics.tokens_per_pass / self.ratio
+
+    @property
     def verdict(self) -> str:
-        """What came out, in a sentence or two."""
-        fast, plain = self.fast.statistics, self.plain.statistics
-        if self.ratio >= _PAYS and fast.tokens_per_pass >= _HARDLY_ANY:
-            return (
-                f"{self._sameness}, {self.ratio:.1f} times as fast: each pass of the large model brought "
-                f"{fast.tokens_per_pass:.1f} tokens instead of 1"
-            )
-        if _gave_up(self.fast.plans) or fast.tokens_per_pass < _HARDLY_ANY:
-            why = f"specrun left it off by itself, because {self._costs}"
-        else:
-            cost = (fast.target_seconds / fast.passes) / (plain.target_seconds / plain.passes)
-            why = (
-                f"a pass over a token tree took {cost:.1f} times as long as one over a token, and brought "
-                f"{fast.tokens_per_pass:.1f} tokens"
-            )
+        """What came out, in a sentence."""
+        reads = f", which reads {size_text(self.model.residency.streamed_bytes)} from disk," if self.is_streamed else ""
+        brought = f"{self.fast.statistics.tokens_per_pass:.1f} tokens instead of 1"
         return (
-            f"{self._sameness}, {self.ratio:.2f} times as fast, so speculation does not pay here: {why}. It pays where "
-            "weights are read from slower memory than these: from SSD, or from RAM beside a GPU"
+            f"{self._sameness}, {self.ratio:.1f} times as fast: each pass of the large model{reads} brought {brought}, "
+            f"and took {self.pass_cost:.1f} times as long"
         )
 
     @property
-    def _costs(self) -> str:
-        """What passes over several tokens cost here."""
-        profile = self._model.plans.profile
-        if profile is None:
-            return "passes over several tokens cost more here than they bring"
-        table, n_before = profile.costs.target, len(self.plain.request.prompt)
-        cost = table.ms(_TRIED, n_before) / table.ms(1, n_before)
-        return f"a pass over {_TRIED} tokens takes {cost:.1f} times as long here as one over 1"
+    def beside(self) -> str:
+        """A sentence about the same texts in RAM, to stand beside those for which weights were streamed."""
+        rates = [rate_text(completion.statistics.tokens_per_second) for completion in (self.plain, self.fast)]
+        return (
+            f"With all weights in RAM the pair writes {rates[0]} tokens/s plainly and {rates[1]} with the same drafts, "
+            f"{self.ratio:.1f} times as fast: drafts pay where passes wait for weights; elsewhere specrun omits them"
+        )
 
     @property
     def _sameness(self) -> str:
-        """Whether the texts are the same. In F16, passes over one token and over more use different kernels."""
+        """Whether the texts are the same. On a processor whose kernels round passes of each size alike they are."""
         if self.plain.token_ids == self.fast.token_ids:
             return "the same text"
         pairs = zip(self.plain.token_ids, self.fast.token_ids, strict=False)
@@ -97,7 +98,3 @@ class Comparison:
             f"the same text for {n_same} tokens, where rounding decided between two tokens that were nearly equal "
             "(`--exact` prevents it)"
         )
-
-
-def _gave_up(plans: PlanChooser) -> bool:
-    return isinstance(plans, Auto) and plans.gave_up

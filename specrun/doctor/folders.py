@@ -34,10 +34,10 @@ class Folder:
 
 
 def folders() -> tuple[Folder, ...]:
-    """All of them. A model takes gigabytes, the pair of `specrun demo` 1.1 GB, the rest little."""
+    """All of them. A model takes gigabytes, the pair of `specrun demo` 430 MB, the rest little."""
     return (
         Folder("models", hub.cache_dir(), 10_000_000_000, "HF_HOME"),
-        Folder("cache", locations.cache_dir(), 1_500_000_000, "SPECRUN_CACHE_DIR"),
+        Folder("cache", locations.cache_dir(), 600_000_000, "SPECRUN_CACHE_DIR"),
         Folder("data", locations.data_dir(), 100_000_000, "SPECRUN_DATA_DIR"),
         Folder("configuration", locations.config_dir(), 0, "SPECRUN_CONFIG_DIR"),
     )

@@ -42,18 +42,21 @@ def open_model(
     progress: Callable[[], AbstractContextManager[Callable[[str], None]]] = unwatched,
     parallel: int = 1,
     is_fixed: bool = False,
+    most_ram: int | None = None,
 ) -> Model:
     """Resolve the options, load the model and return it.
 
     temperature: of the texts to come, on which the size of trees may depend. is_fixed: whether all of them have it.
     fetcher: downloads missing models.
     note: called with each notice that arises before anything is loaded.
+    most_ram: as in `RunOptions`.
     largest: a further plan for which the contexts must have room. parallel: most texts written at the same time.
     progress: gives the display that shows what is being loaded. Nothing is asked or fetched while it is open.
 
     Raises the errors of `Model`, MissingModelError and HubError.
     """
-    asked = with_profile(run_options(models, speculation, machine, fetcher, note), speculation, temperature, note)
+    asked = replace(run_options(models, speculation, machine, fetcher, note), most_ram=most_ram)
+    asked = with_profile(asked, speculation, temperature, note)
     watch = LoadWatch()
     decided = mapped_if_short(asked) if asked.profile else with_defaults(asked)
     options = replace(decided, largest=largest, parallel=parallel)

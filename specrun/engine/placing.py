@@ -107,11 +107,12 @@ def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | N
         decided = attention_on_gpus(file, settings) if gpus and settings.gpu_layers != 0 else settings
         return ModelShape.of(file, config.n_ctx, decided, states.n_states if states else 1)
 
+    free = Memory.read().available_bytes
     return PlacementRequest(
         target=shape(file, options.settings, states),
         draft=shape(draft, options.draft_settings, kept_states.of_draft(draft)) if draft else None,
         gpus=tuple(gpus),
-        ram_bytes=Memory.read().available_bytes,
+        ram_bytes=free if options.most_ram is None else min(options.most_ram, free),
         n_tokens=config.n_batch,
         n_rows=config.n_outputs,
         settings=options.settings,

@@ -1,4 +1,4 @@
-"""The two texts of `specrun demo`: side by side on a terminal while they are written, two lines elsewhere."""
+"""What `specrun demo` shows: two texts, side by side on a terminal while they are written, and what they tell."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from specrun.demo.comparison import PROMPT, Comparison
+from specrun.demo.comparison import N_DRAFTED, PROMPT, Comparison
+from specrun.demo.outlook import Outlook
+from specrun.display_text import rate_text, size_text
+from specrun.hardware.fit import Fits
+from specrun.views import output
 
+_PLACES: dict[Fits, str] = {
+    "vram": "in VRAM", "partly": "partly in VRAM", "ram": "in RAM", "streamed": "partly on disk", "no": "nowhere",
+}  # fmt: skip
 _NAMES = ("plain", "specrun")
 _STYLES = ("yellow", "green")
 _LEAST_WIDTH = 76  # columns; narrower terminals get one text above the other
@@ -22,8 +29,59 @@ _BORDERS = 2  # lines or columns of a panel's frame
 _BELOW = 4  # lines that are left free for the sentence and the shell's prompt
 
 
-def show(comparison: Comparison, steps: Iterable[tuple[int, str]], console: Console) -> None:
-    """Draw the texts on a terminal while they are written."""
+def before(comparison: Comparison) -> str:
+    """What will be seen, and what to expect of this machine."""
+    residency = comparison.model.residency
+    if comparison.is_streamed:
+        return (
+            f"of the large model {size_text(residency.resident_bytes)} stay in memory, and each pass reads the other "
+            f"{size_text(residency.streamed_bytes)} from disk, in both texts alike: first plainly, then with "
+            f"{N_DRAFTED} drafted tokens a pass"
+        )
+    return (
+        "specrun cannot read weights from disk in each pass here, so all of them are in RAM, where drafts bring the "
+        "least: expect 0.5 to 1.5 times plain decoding's speed. They are for models that neither the GPU nor RAM holds"
+    )
+
+
+def show(comparison: Comparison, steps: Iterable[tuple[int, str]]) -> None:
+    """Draw the texts on a terminal while they are written, or write a line of figures for each; then the verdict."""
+    console = output.stdout
+    if not console.is_terminal:
+        for _ in steps:
+            pass
+        output.write(lines(comparison))
+    else:
+        _draw(comparison, steps, console)
+    say(comparison.verdict, "bold")
+
+
+def say(text: str, style: str = "") -> None:
+    """Write a sentence of the result: on a terminal broken at words, elsewhere in one line."""
+    output.stdout.print(text, style=style, soft_wrap=not output.stdout.is_terminal)
+
+
+def show_outlook(outlook: Outlook) -> None:
+    """Write what to expect of other models."""
+    say(str(outlook))
+    table = output.table("model", "size", "its weights lie", "plain tokens/s", "with a draft", right=("size",))
+    for one in outlook.expected():
+        rates = [f"about {rate_text(rate)}" if rate else "-" for rate in (one.plain, one.fast)]
+        table.add_row(one.name, size_text(one.n_bytes), _PLACES[one.fits], *rates)
+    output.stdout.print(table)
+
+
+def lines(comparison: Comparison) -> str:
+    """A line of figures for each text."""
+    text = ""
+    for name, completion in zip(_NAMES, (comparison.plain, comparison.fast), strict=True):
+        s = completion.statistics
+        figures = f"{s.completion_tokens} tokens in {s.seconds:.2f} s, {s.tokens_per_second:.1f} tokens/s"
+        text += f"{name:<8} {figures}, {s.tokens_per_pass:.2f} tokens a pass\n"
+    return text
+
+
+def _draw(comparison: Comparison, steps: Iterable[tuple[int, str]], console: Console) -> None:
     view = _View(comparison)
     with Live(view, console=console, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
         drawn = 0.0
@@ -35,16 +93,6 @@ def show(comparison: Comparison, steps: Iterable[tuple[int, str]], console: Cons
                 drawn = now
         view.finish()
         live.refresh()
-
-
-def lines(comparison: Comparison) -> str:
-    """A line of figures for each text."""
-    text = ""
-    for name, completion in zip(_NAMES, (comparison.plain, comparison.fast), strict=True):
-        s = completion.statistics
-        figures = f"{s.completion_tokens} tokens in {s.seconds:.2f} s, {s.tokens_per_second:.1f} tokens/s"
-        text += f"{name:<8} {figures}, {s.tokens_per_pass:.2f} tokens a pass\n"
-    return text
 
 
 class _View:

@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from specrun.catalog import embedded
+from specrun.catalog.local_pair import Fetcher
 from specrun.demo import wide_pair
+from specrun.demo.comparison import N_DRAFTED
 from specrun.demo.wide_pair import Widening
+from specrun.engine.model import Model
+from specrun.engine.opening import open_model
+from specrun.long_run import Run
+from specrun.options.machine_options import MachineOptions
+from specrun.options.model_options import ModelOptions
+from specrun.options.speculation_options import SpeculationOptions
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The embedded pair a little deeper."""
+    """The embedded pair a little deeper, and memory for none of its layers."""
     widenings = (
         Widening("target", embedded.TARGET, {"layers": 9}, "q8_0"),
         Widening("draft", embedded.DRAFT, {"layers": 5}, "q8_0"),
     )
     monkeypatch.setattr(wide_pair, "WIDENINGS", widenings)
+    monkeypatch.setattr(wide_pair, "MOST_RAM", 100_000_000)
+
+
+@pytest.fixture
+def opened(request: pytest.FixtureRequest) -> Callable[[int | None], Model]:
+    """Loads that pair as the demonstration does, with so many bytes of memory."""
+    request.getfixturevalue("small")
+
+    def opened(most_ram: int | None) -> Model:
+        target, draft = wide_pair.wide_pair(Run())
+        speculation = SpeculationOptions(speculate="chain", depth=N_DRAFTED, learn=False)
+        machine = MachineOptions(gpu_layers="0", gpu_layers_draft="0", threads=1)
+        models = ModelOptions(str(target), str(draft))
+        return open_model(models, speculation, machine, 0.0, Fetcher(False), print, most_ram=most_ram)
+
+    return opened

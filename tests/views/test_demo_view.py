@@ -8,13 +8,13 @@ import pytest
 from rich.console import Console
 
 import specrun
-from specrun.demo.comparison import Comparison
+from specrun.demo.comparison import MOST_TOKENS, N_DRAFTED, Comparison
 from specrun.views import demo_view
 
 
 @pytest.fixture(scope="module")
 def comparison() -> Comparison:
-    with specrun.load(learn=False) as model:
+    with specrun.load(learn=False, speculate="chain", depth=N_DRAFTED, threads=1) as model:
         comparison = Comparison(model)
         list(comparison.write())
     return comparison
@@ -40,11 +40,11 @@ def test_both_texts_fit_the_screen(
     assert "plain" in screen
     assert "specrun" in screen
     assert width < 40 or screen.count("tokens/s") == 2
-    demo_view.show(comparison, steps, console)
+    demo_view._draw(comparison, steps, console)
     assert "comes next" in file.getvalue()
 
 
 def test_two_lines_of_figures(comparison: Comparison) -> None:
     plain, fast = demo_view.lines(comparison).splitlines()
-    assert plain.startswith("plain    160 tokens in ")
-    assert fast.startswith("specrun  160 tokens in ")
+    assert plain.startswith(f"plain    {MOST_TOKENS} tokens in ")
+    assert fast.startswith(f"specrun  {MOST_TOKENS} tokens in ")
