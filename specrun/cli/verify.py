@@ -81,7 +81,7 @@ def verify(
     else:
         output.print_table(verify_report.report(findings))
         verdict = f"Does it change the answers? {found.verdict(findings)}"
-        output.stdout.print(verdict, style="bold", soft_wrap=not output.stdout.is_terminal)
+        output.stdout.print(verdict, style="bold")
     failures = [finding for finding in findings if finding.is_failure]
     if failures:
         raise VerificationError(found.failure(failures))

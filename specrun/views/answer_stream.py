@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Event, Lock, Thread
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
-from rich.markdown import Heading, Markdown, Paragraph
 from rich.segment import Segment, SegmentLines
 from rich.text import Text
 
 from specrun.display_text import visible
 from specrun.engine.completion import Completion
 from specrun.views.answer_report import status
+from specrun.views.markdown_text import MarkdownText
 
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 _FRAMES_PER_SECOND = 8
@@ -46,15 +47,42 @@ def show_live(console: Console, markdown: bool, pieces: Iterable[str], completio
     """
     answer = _Answer(console, markdown, completion)
     try:
-        with Live(answer, console=console, refresh_per_second=_FRAMES_PER_SECOND, transient=True):
+        with _drawn_often(answer, console) as drawing:
             for piece in pieces:
                 answer.pending += visible(piece)
                 # A print takes milliseconds, in which the model could write.
                 if time.perf_counter() > answer.printed_at + 1 / _FRAMES_PER_SECOND:
-                    answer.print_finished()
+                    with drawing:
+                        answer.print_finished()
     finally:
         answer.print_pending(len(answer.pending))
         console.print()
+
+
+@contextmanager
+def _drawn_often(answer: _Answer, console: Console) -> Iterator[Lock]:
+    """Draw the answer's unfinished part below what is printed, several times a second, inside the block.
+
+    Yields the lock that a print must hold. rich's own thread can draw between a print's decision how many lines are to
+    be drawn over, and the print; then lines are lost, or stay where they do not belong.
+    """
+    drawing, is_over = Lock(), Event()
+
+    def draw_often() -> None:
+        # Where the terminal has gone, the next print says so.
+        with suppress(OSError):
+            while not is_over.wait(1 / _FRAMES_PER_SECOND):
+                with drawing:
+                    live.refresh()
+
+    thread = Thread(target=draw_often, daemon=True)
+    with Live(answer, console=console, auto_refresh=False, transient=True) as live:
+        thread.start()
+        try:
+            yield drawing
+        finally:
+            is_over.set()
+            thread.join()
 
 
 class _Answer:
@@ -86,7 +114,7 @@ class _Answer:
             if self.printed_at:  # blocks of Markdown have an empty line between them
                 self._console.print()
             lines = _rendered(self._console, self._console.options, text)
-            self._console.print(SegmentLines(lines, new_lines=True), end="", soft_wrap=False)
+            self._console.print(SegmentLines(lines, new_lines=True), end="")
         self.printed_at = time.perf_counter()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -102,10 +130,11 @@ class _Answer:
 
     def _drawn(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
         """The last lines of the unfinished part, as many as fit above the status."""
-        text = self.pending[-_MOST_RENDERED:]
+        pending = self.pending
+        text = pending[-_MOST_RENDERED:]
         if not text.strip():
             return []
-        if self._markdown and text == self.pending:
+        if self._markdown and text == pending:
             lines = _rendered(console, options, text)
         else:
             lines = console.render_lines(Text(text), options, pad=False)
@@ -128,7 +157,7 @@ def finished_blocks(text: str) -> int:
         position += len(line)
         found = _FENCE.match(line)
         if fence:
-            if found and found[1].startswith(fence) and line.endswith("\n"):
+            if line.endswith("\n") and line.strip() == fence[0] * max(len(line.strip()), len(fence)):
                 fence, candidate = "", position
         elif found:
             fence = found[1]
@@ -137,39 +166,9 @@ def finished_blocks(text: str) -> int:
     return end
 
 
-class _LeftHeading(Heading):
-    """A heading at the left edge, as in a text."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        self.text.justify = "left"
-        self.text.stylize("bold")
-        yield self.text
-
-
-class _Paragraph(Paragraph):
-    """A paragraph whose lines end with their last word, so that no spaces are copied with it."""
-
-    @classmethod
-    def create(cls, markdown: Markdown, token: Any) -> _Paragraph:
-        del markdown, token
-        return cls(justify="default")
-
-
-class _Markdown(Markdown):
-    """Markdown whose lines stay lines: models write no lines that are meant to be joined, but verses and addresses."""
-
-    elements: ClassVar = Markdown.elements | {"heading_open": _LeftHeading, "paragraph_open": _Paragraph}
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text, code_theme="monokai", hyperlinks=False)
-        for token in self.parsed:
-            for part in token.children or ():
-                part.type = "hardbreak" if part.type == "softbreak" else part.type
-
-
 def _rendered(console: Console, options: ConsoleOptions, text: str) -> list[list[Segment]]:
     """The lines of a Markdown text, without empty ones before and behind it."""
-    lines = console.render_lines(_Markdown(text.strip("\n") + "\n"), options, pad=False)
+    lines = console.render_lines(MarkdownText(text.strip("\n") + "\n"), options, pad=False)
     # Letters can be seen, and the background of code.
     seen = [any(s.text.strip() or (s.style and s.style.bgcolor) for s in line) for line in lines]
     return lines[seen.index(True) : len(seen) - seen[::-1].index(True)] if any(seen) else []

@@ -26,14 +26,16 @@ debug = False  # whether --debug was given
 
 
 class LiteralConsole(Console):
-    """A console that shows all text literally.
+    """A console that shows all text literally, and breaks long lines, at words, only on a terminal.
 
     Names of models and files may have square brackets or colons, which rich would read as markup and emoji, and control
     characters, which the terminal would obey (specrun.display_text).
     """
 
     def __init__(self, **options: Any) -> None:
+        """options: rich's, as `file` and `width`."""
         super().__init__(highlight=False, markup=False, emoji=False, **options)
+        self.soft_wrap = not self.is_terminal  # on a terminal it would cut off what is drawn anew while it grows
 
     def render_str(self, text: str, **options: Any) -> Text:
         """As in rich, but control characters are escaped before the text is laid out."""
@@ -47,9 +49,8 @@ class LiteralConsole(Console):
 
 
 # rich respects NO_COLOR and uses no colours where the output is not a terminal.
-stdout = LiteralConsole(soft_wrap=True)
+stdout = LiteralConsole()
 stderr = LiteralConsole(stderr=True)
-stderr.soft_wrap = not stderr.is_terminal  # only on a terminal rich breaks long lines, at words
 
 
 def write(text: str) -> None:

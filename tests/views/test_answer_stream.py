@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from threading import Event
 
 import pyte
 import pytest
-from rich.console import Console
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.live import Live
 
 import specrun
 from specrun.engine.completion import Completion
+from specrun.views import answer_stream
 from specrun.views.answer_stream import finished_blocks, show_live, show_plain
+from specrun.views.output import LiteralConsole
+from tests.waiting import wait_until
 
 TEXT = """# Title
 
@@ -41,23 +47,51 @@ def completion() -> Iterator[Completion]:
 def shown(completion: Completion, text: str, size: int, markdown: bool = True) -> tuple[str, str]:
     """What a terminal is sent, and the screen that is left of it."""
     file = io.StringIO()
-    console = Console(file=file, force_terminal=True, width=60, height=20, color_system="standard")
+    console = LiteralConsole(file=file, force_terminal=True, width=60, height=20, color_system="standard")
     show_live(console, markdown, (text[i : i + size] for i in range(0, len(text), size)), completion)
-    screen = pyte.HistoryScreen(60, 60)
-    pyte.Stream(screen).feed(file.getvalue().replace("\n", "\r\n"))
-    return file.getvalue(), "\n".join(line.rstrip() for line in screen.display).rstrip("\n")
+    return file.getvalue(), "\n".join(lines_of(file.getvalue(), 60, 60)).rstrip("\n")
+
+
+def lines_of(sent: str, width: int, height: int) -> list[str]:
+    """The lines of a terminal that was sent this, those of its scrollback first."""
+    screen = pyte.HistoryScreen(width, height, history=1000)
+    pyte.Stream(screen).feed(sent.replace("\n", "\r\n"))
+    above = ["".join(line[i].data for i in range(width)) for line in screen.history.top]
+    return [line.rstrip() for line in [*above, *screen.display]]
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_the_screen_at_the_end_does_not_depend_on_the_pieces(completion: Completion, size: int) -> None:
     sent, screen = shown(completion, TEXT, size)
     paragraph = "A paragraph with code and bold words\nover two lines."
-    for part in ("Title", paragraph, "1 first", "2 second", "    return 1"):
+    for part in ("Title", paragraph, "1. first", "2. second", "    return 1"):
         assert screen.count(part) == 1, screen
     assert screen.endswith("The end.")
     assert "Title\n\nA paragraph" in screen
     assert "tokens/s" not in screen
     assert "\x1b[" in sent
+
+
+def test_nothing_is_drawn_in_the_middle_of_a_print(completion: Completion, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame there would be drawn over lines that were just printed."""
+    is_printing, drawn, print_pending, refresh = Event(), [], answer_stream._Answer.print_pending, Live.refresh
+
+    def slow_print(answer: answer_stream._Answer, end: int) -> None:
+        is_printing.set()
+        Event().wait(0.01)
+        print_pending(answer, end)
+        is_printing.clear()
+
+    def checked_refresh(live: Live) -> None:
+        drawn.append(is_printing.is_set())
+        refresh(live)
+
+    monkeypatch.setattr(answer_stream, "_FRAMES_PER_SECOND", 1000)
+    monkeypatch.setattr(answer_stream._Answer, "print_pending", slow_print)
+    monkeypatch.setattr(Live, "refresh", checked_refresh)
+    shown(completion, TEXT, 7)
+    assert drawn
+    assert not any(drawn)
 
 
 def test_other_texts_keep_their_lines(completion: Completion) -> None:
@@ -70,6 +104,40 @@ def test_other_texts_keep_their_lines(completion: Completion) -> None:
 def test_the_speed_is_shown_meanwhile(completion: Completion) -> None:
     sent, _ = shown(completion, TEXT, 7)
     assert "tokens/s, the first after " in sent
+
+
+@pytest.mark.parametrize("markdown", [True, False])
+def test_a_long_paragraph_is_visible_while_it_is_written(completion: Completion, markdown: bool) -> None:
+    """As much of its end as fits the screen above the line about the speed; at the end all of it has scrolled by."""
+    width, height, words = 80, 24, [f"w{i}" for i in range(998)]
+    file = io.StringIO()
+
+    console = LiteralConsole(file=file, force_terminal=True, width=width, height=height)
+
+    def check_the_last(n_written: int) -> None:
+        def seen() -> list[str]:
+            screen = " ".join(lines_of(file.getvalue(), width, height)[-height:])
+            return [word for word in screen.split() if word.startswith("w")]
+
+        wait_until(lambda: words[n_written - 1] in seen(), f"{n_written} words")
+        assert seen() == words[n_written - len(seen()) : n_written]
+        assert len(seen()) > (height - 3) * width // len("w999  ")
+
+    def pieces() -> Iterator[str]:
+        for i, word in enumerate(words, start=1):
+            yield f"{word} "
+            if i in (301, len(words)):
+                check_the_last(i)
+
+    show_live(console, markdown, pieces(), completion)
+    # Other texts are broken by the terminal, so that a line stays one when it is copied.
+    assert "".join(lines_of(file.getvalue(), width, height)).replace(" ", "") == "".join(words)
+
+
+@given(st.text(alphabet="ab1 \n*`~#-+>|<[]().&_", max_size=200), st.integers(1, 9))
+def test_no_letter_is_lost_or_shown_twice(completion: Completion, text: str, size: int) -> None:
+    _, screen = shown(completion, text, size)
+    assert [c for c in screen if c in "ab1<().&"] == [c for c in text if c in "ab1<().&"]
 
 
 def test_a_block_taller_than_the_screen_shows_its_end(completion: Completion) -> None:
@@ -88,6 +156,7 @@ def test_a_block_taller_than_the_screen_shows_its_end(completion: Completion) ->
         ("- a\n\n  more\n\nnext", "- a\n\n  more\n\n"),
         ("```\na\n\nb", ""),
         ("```\na\n```\nb", "```\na\n```\n"),
+        ("```\n```py\n\nb\n````\nc", "```\n```py\n\nb\n````\n"),
         ("~~~\n```\n\nb\n~~~\n\nc", "~~~\n```\n\nb\n~~~\n\n"),
         ("one\n\n\n\ntwo\n\nthree", "one\n\n\n\ntwo\n\n"),
     ],
@@ -98,7 +167,7 @@ def test_blocks_are_finished_where_nothing_can_change_them(text: str, finished: 
 
 def test_plain_answers_are_the_text_and_nothing_else(completion: Completion) -> None:
     file = io.StringIO()
-    show_plain(Console(file=file, force_terminal=True), ["a", "b"], completion)
+    show_plain(LiteralConsole(file=file, force_terminal=True), ["a", "b"], completion)
     assert file.getvalue() in ("ab\n", "ab\n\n")
 
 
@@ -117,5 +186,5 @@ def test_an_answer_cannot_command_the_terminal(completion: Completion, size: int
 @pytest.mark.parametrize(("is_terminal", "written"), [(True, SHOWN), (False, HOSTILE)])
 def test_plain_answers_are_escaped_on_a_terminal_only(completion: Completion, is_terminal: bool, written: str) -> None:
     file = io.StringIO()
-    show_plain(Console(file=file, force_terminal=is_terminal), HOSTILE, completion)
+    show_plain(LiteralConsole(file=file, force_terminal=is_terminal), HOSTILE, completion)
     assert file.getvalue().strip() == written
