@@ -40,7 +40,7 @@ def test_a_system_that_cannot_stream_is_told_what_to_expect_before_it_starts(
     monkeypatch.setattr(sys, "platform", "darwin")
     result = here("demo")
     assert result.code == 0, result
-    assert "streaming them needs Linux" in result.stderr
+    assert "specrun streams weights on Linux only" in result.stderr
     assert "expect 0.5 to 1.5 times" in result.stderr
     assert "times as fast" in result.stdout
     assert "With all weights in RAM" not in result.stdout
