@@ -10,20 +10,27 @@ be built without anything but hatchling; a test says when it is out of date.
 from __future__ import annotations
 
 import argparse
-import inspect
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 import specrun
 from specrun.cli.app import app
+from specrun.cli.glossary import GLOSSARY
+from specrun.cli.help_page import (
+    argument_name,
+    by_panel,
+    by_panel_of_commands,
+    examples,
+    explanation,
+    spelling,
+    text_of,
+)
 
 HIDDEN = {"--install-completion", "--show-completion"}  # typer's own; docs/installing.md explains them
-PANEL = "Options"
 
 
 def commands(command: Any = None, path: tuple[str, ...] = ("specrun",)) -> Iterator[tuple[str, TyperCommand]]:
@@ -32,75 +39,42 @@ def commands(command: Any = None, path: tuple[str, ...] = ("specrun",)) -> Itera
     yield " ".join(path), command
     if isinstance(command, TyperGroup):
         for name, one in command.commands.items():
-            yield from commands(one, (*path, name))
-
-
-def arguments(command: Any) -> list[Any]:
-    """The positional parameters."""
-    return [one for one in command.params if one.param_type_name == "argument"]
+            if not one.hidden:
+                yield from commands(one, (*path, name))
 
 
 def options(command: Any) -> dict[str, list[Any]]:
-    """The options by the panel that --help shows them in."""
-    panels: dict[str, list[Any]] = {}
-    for one in command.params:
-        if one.param_type_name == "option" and not HIDDEN & set(one.opts):
-            panels.setdefault(getattr(one, "rich_help_panel", None) or PANEL, []).append(one)
-    return panels
+    """The options by the heading under which --help-all has them."""
+    options = (one for one in command.params if one.param_type_name == "option")
+    return by_panel(one for one in options if not HIDDEN & set(one.opts))
 
 
 def usage(name: str, command: Any) -> str:
     """A line such as `specrun pull [OPTIONS] NAME...`."""
     words = [name, "[OPTIONS]"] if options(command) else [name]
-    for one in arguments(command):
-        metavar = one.metavar or one.name.upper()
-        words.append(metavar if one.required else f"[{metavar}]")
+    for one in command.params:
+        if one.param_type_name == "argument":
+            words.append(argument_name(one) if one.required else f"[{argument_name(one)}]")
     if isinstance(command, TyperGroup):
         words.append("COMMAND" if command.commands else "")
     return " ".join(words)
 
 
-def spelling(option: Any) -> str:
-    """All names of an option, with what follows them: `--target, -m MODEL`."""
-    names = ", ".join([*option.opts, *option.secondary_opts])
-    if option.is_flag:
-        return names
-    return f"{names} {option.metavar or _kind(option)}"
-
-
-def _kind(option: Any) -> str:
-    """What kind of value an option without a metavar takes."""
-    annotation = option.type_descriptor.annotation
-    choices = get_args(annotation)
-    return "|".join(map(str, choices)) if choices else str(annotation.__name__).upper()
-
-
-def explanation(option: Any) -> str:
-    """The help, with the default where --help shows it, and the environment variable."""
-    parts = [(option.help or "").strip()]
-    default = option.default
-    if option.show_default and not option.is_flag and default is not None and default != ():
-        parts.append(f"By default {default}.")
-    if option.envvar:
-        parts.append(f"Also {option.envvar}.")
-    return " ".join(part for part in parts if part)
-
-
-def text_of(command: Any) -> str:
-    """What --help says about a command, without the options."""
-    return inspect.cleandoc(command.help or "")
-
-
 def markdown() -> str:
     """All commands as one page."""
-    lines = ["# Command reference", "", "This page is made from the command line itself; `--help` says the same.", ""]
+    lines = [
+        "# Command reference",
+        "",
+        "This page is made from the command line itself; `--help-all` says the same.",
+        "",
+    ]
     for name, command in commands():
-        lines += [f"## {name}", "", f"```text\n{usage(name, command)}\n```", "", text_of(command), ""]
-        if isinstance(command, TyperGroup) and command.commands:
-            for one in command.commands:
-                anchor = f"{name} {one}".replace(" ", "-")
-                first = text_of(command.commands[one]).partition("\n")[0]
-                lines.append(f"- [`{one}`](#{anchor}): {first}")
+        lines += [f"## {name}", "", f"```text\n{usage(name, command)}\n```", "", "\n\n".join(text_of(command)), ""]
+        if found := examples(command):
+            lines += ["```sh", *found, "```", ""]
+        for panel, rows in by_panel_of_commands(command).items():
+            lines += [f"{panel}:", ""]
+            lines += [f"- [`{one}`](#{f'{name} {one}'.replace(' ', '-')}): {first}" for one, first in rows]
             lines.append("")
         for panel, own in options(command).items():
             lines += [f"| {panel.lower()} | |", "| --- | --- |"]
@@ -108,6 +82,8 @@ def markdown() -> str:
                 cells = [f"`{spelling(one)}`".replace("|", "\\|"), explanation(one).replace("|", "\\|")]
                 lines.append(f"| {cells[0]} | {cells[1]} |")
             lines.append("")
+    lines += ["## Glossary", "", "| word | meaning |", "| --- | --- |"]
+    lines += [f"| {word} | {meaning} |" for word, meaning in GLOSSARY.items()]
     return "\n".join(lines)
 
 
@@ -122,12 +98,16 @@ def man() -> str:
         heading = "SYNOPSIS" if name == "specrun" else name.upper()
         lines += [f".SH {_roff(heading)}", f".B {_roff(usage(name, command))}"]
         lines += [".SH DESCRIPTION"] if name == "specrun" else [".PP"]
-        for block in text_of(command).split("\n\n"):
-            body = _roff(re.sub(r"\s*\n\s*", " ", block.strip()))
-            lines += [body, ".PP"]
+        for paragraph in text_of(command):
+            lines += [_roff(paragraph), ".PP"]
+        if found := examples(command):
+            lines += [".nf", *(f"    {_roff(line)}" for line in found), ".fi"]
         for own in options(command).values():
             for one in own:
                 lines += [".TP", f".B {_roff(spelling(one))}", _roff(explanation(one))]
+    lines.append(".SH GLOSSARY")
+    for word, meaning in GLOSSARY.items():
+        lines += [".TP", f".B {_roff(word)}", _roff(meaning)]
     lines += [
         ".SH EXIT STATUS",
         "0 is success and 130 means Ctrl\\-C; the other codes are in docs/options.md.",

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from specrun import errors
 from specrun.cli.app import app
+from specrun.options.brought_along import OPTIONS, option_of
 
 ROOT = Path(__file__).parent.parent
 OPTIONS_PAGE = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
@@ -45,7 +46,7 @@ def options_in_table() -> set[str]:
 
 
 def options_of(command: str) -> set[str]:
-    """Every long and short name of every option of `command`, except for --help, which typer adds."""
+    """Every name of every option of `command`, except for --help and what other tools call an option."""
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
     parameters = group.commands[command].params
@@ -54,6 +55,7 @@ def options_of(command: str) -> set[str]:
         for parameter in parameters
         if parameter.param_type_name == "option"
         for name in (*parameter.opts, *parameter.secondary_opts)
+        if option_of(name) == name
     }
 
 
@@ -76,6 +78,11 @@ def test_every_option_that_generate_and_chat_share_is_in_the_table() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_pages_name_every_option(command: str) -> None:
     assert options_of(command) - set(OPTION.findall(OPTIONS_PAGE + COMMANDS_PAGE)) == set()
+
+
+def test_the_page_has_all_names_that_people_bring_along() -> None:
+    assert first_column("here")
+    assert {name for names in OPTIONS.values() for name in names} - set(OPTION.findall(OPTIONS_PAGE)) == set()
 
 
 def test_the_table_of_exit_codes_has_all_of_them_and_no_others() -> None:
@@ -114,7 +121,10 @@ def test_every_example_is_a_command_with_its_options(line: str) -> None:
     command = typer.main.get_command(app)
     while isinstance(command, TyperGroup) and words and words[0] in command.commands:
         command = command.commands[words.pop(0)]
-    names = {name for one in command.params for name in (*one.opts, *getattr(one, "secondary_opts", []))} | {"--help"}
+    names = {name for one in command.params for name in (*one.opts, *getattr(one, "secondary_opts", []))} | {
+        "--help",
+        "--help-all",
+    }
     for word in words:
         if word in ("|", ">", "<", ";"):
             break

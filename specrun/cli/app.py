@@ -17,6 +17,7 @@ import typer
 from specrun import interrupts
 from specrun.cli import bench, methods, models
 from specrun.cli.chat import chat
+from specrun.cli.command import CONTEXT_SETTINGS, Command, Group
 from specrun.cli.datastore import datastore
 from specrun.cli.demo import demo
 from specrun.cli.doctor import doctor
@@ -30,19 +31,26 @@ from specrun.views import output
 _BROKEN_PIPE_EXIT_CODE = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
 
 app = typer.Typer(
+    name="specrun",
+    cls=Group,
     add_completion=True,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    context_settings=CONTEXT_SETTINGS,
 )
-_COMMANDS: tuple[Callable[..., Any], ...] = (demo, generate, chat, serve, tune, verify, doctor, datastore)
-for command in _COMMANDS:
-    app.command()(command)
-app.add_typer(bench.app, name="bench")
-app.add_typer(methods.app, name="methods")
-app.add_typer(models.app, name="models")
-app.command()(models.pull)
+# What is in a panel stands in this order in the help.
+_PANELS: dict[str, tuple[Callable[..., Any] | typer.Typer, ...]] = {
+    "Use": (chat, generate, serve, models.pull, models.app, demo),
+    "Make faster": (tune, verify, doctor),
+    "Research": (bench.app, methods.app, datastore),
+}
+for panel, commands in _PANELS.items():
+    for command in commands:
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, rich_help_panel=panel)
+        else:
+            app.command(cls=Command, rich_help_panel=panel)(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -67,7 +75,7 @@ def _print_version(wanted: bool) -> None:
 def specrun(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show versions and exit.")
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show versions and exit.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show llama.cpp's log, and tracebacks of errors.")] = False,
 ) -> None:
@@ -75,6 +83,9 @@ def specrun(
 
     A small draft model grows a tree of likely continuations. The large target model checks the whole tree in one pass
     and keeps what it would have written itself.
+
+        specrun chat
+        specrun generate "A limerick about trees" --target qwen-14b
     """
     del version
     output.debug = debug
@@ -83,7 +94,7 @@ def specrun(
 
         library.show_log()
     if context.invoked_subcommand is None:
-        print(context.get_help(), end="")
+        print(context.get_help())
         raise typer.Exit(2)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from specrun.cli.command import Command, Group
 from specrun.errors import UsageError
 from specrun.locations import parse_json, read_bytes
 from specrun.options.expand import expanded, flag, option
@@ -20,7 +21,7 @@ from specrun.views import output
 if TYPE_CHECKING:
     from specrun.bench.row_plans import BenchSettings
 
-app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
+app = typer.Typer(name="bench", cls=Group, invoke_without_command=True)
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,13 @@ class BenchOptions:
     )
     datastore: Datastore = None
     growth_map: GrowthMap = None
-    sweep: bool = flag("Measure each row's method on a grid of budgets and depths instead.")
-    budgets: str | None = option(None, "LIST", "The grid's budgets: nodes of a tree, such as 4,16,64.")
-    depths: str | None = option(None, "LIST", "The grid's depths: drafted tokens on a path, such as 4,8.")
+    sweep: bool = flag("Measure each row's method on a grid of budgets and depths instead.", usual=False)
+    budgets: str | None = option(None, "LIST", "The grid's budgets: nodes of a tree, such as 4,16,64.", usual=False)
+    depths: str | None = option(None, "LIST", "The grid's depths: drafted tokens on a path, such as 4,8.", usual=False)
     repeat: int = option(3, "N", "Repetitions of every row.")
     raw: bool = flag("No chat template: continue the prompts as they are.")
     form: Literal["table", "md", "csv", "json", "jsonl"] = option(
-        "table", None, "Format of the result on stdout.", "--output", "-o"
+        "table", "table|md|csv|json|jsonl", "Format of the result on stdout.", "--output", "-o"
     )
     share: bool = flag("Print one row and a footnote to paste for others, instead of the table.")
     plot: Path | None = option(None, "FILE", "Draw the rows (.png, .svg).")
@@ -67,15 +68,18 @@ class BenchSampling(TokenOptions):
 def bench(
     context: typer.Context,
     *,
+    models: ModelOptions,
     what: BenchOptions,
     sampling: BenchSampling,
-    models: ModelOptions,
     machine: MachineOptions,
 ) -> None:
     """Measure plans against plain decoding, on your own pair.
 
     The best chain and the best tree are chosen on the first prompt of each kind, which is also the warm-up, and all
     rows are measured on the others, in turn. The KV caches are emptied before each. All rows write the same tokens.
+
+        specrun bench --target qwen-14b
+        specrun bench --target qwen-14b --kinds code --methods tree,auto
     """
     if context.invoked_subcommand:
         return
@@ -113,7 +117,7 @@ def bench(
         plots.plot_rows(rows, what.plot)
 
 
-@app.command()
+@app.command(cls=Command)
 def compare(
     before: Annotated[Path, typer.Argument(metavar="A.json")], after: Annotated[Path, typer.Argument(metavar="B.json")]
 ) -> None:

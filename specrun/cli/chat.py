@@ -31,8 +31,8 @@ class ChatOptions:
 @expanded
 def chat(
     *,
-    how: ChatOptions,
     models: ModelOptions,
+    how: ChatOptions,
     speculation: SpeculationOptions,
     sampling: ChatSamplingOptions,
     machine: MachineOptions,
@@ -43,6 +43,9 @@ def chat(
     model shall answer: one that is on this machine, or one that fits it.
 
     If stdin is not a terminal, every line of it is a message. Only the answers go to stdout.
+
+        specrun chat
+        specrun chat --target qwen-14b --system "Answer in one sentence."
     """
     from specrun.chat import conversation_file
     from specrun.chat.loop import ChatLoop, Surroundings

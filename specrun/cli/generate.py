@@ -39,17 +39,18 @@ def generate(
         str | None, typer.Argument(metavar="PROMPT", help="The prompt; - reads it from stdin.", show_default=False)
     ] = None,
     *,
-    form: FormOptions,
     models: ModelOptions,
+    form: FormOptions,
     speculation: SpeculationOptions,
     sampling: SamplingOptions,
     machine: MachineOptions,
 ) -> int:
     """Write a text that answers or continues a prompt.
 
-    The prompt is the argument, followed by the files, followed by stdin if something is piped in. An example:
+    The prompt is the argument, followed by the files, followed by stdin if something is piped in.
 
         echo 'def read_config(path):' | specrun generate --max-tokens 64 --stats
+        specrun generate "A limerick about trees" --target qwen-14b
     """
     if form.json and form.jsonl:
         raise UsageError("--json and --jsonl exclude each other; choose one")

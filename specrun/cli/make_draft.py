@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from specrun.making.make import Result
     from specrun.making.measuring import Quality
 
-_TARGET_HELP = "Alias, org/repo:QUANT or GGUF file; default: the embedded target."
+_TARGET_HELP = "Alias, org/repo:QUANT or GGUF file. By default the embedded target."
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class DraftOptions:
     """How the draft is made, as the user gave it."""
 
     types: str | None = option(
-        None, "LIST", "Quantizations to try; default: q2_k,q3_k_s,q4_0. `same` keeps the target's own."
+        None, "LIST", "Quantizations to try; `same` keeps the target's own. By default q2_k,q3_k_s,q4_0."
     )
-    keep_layers: str | None = option(None, "LIST", "Shares of the target's layers to keep; default: 1,0.75,0.5.")
-    file: Path | None = option(None, "FILE", "File of the draft; default: in the data folder.", "--output", "-o")
+    keep_layers: str | None = option(None, "LIST", "Shares of the target's layers to keep. By default 1,0.75,0.5.")
+    file: Path | None = option(None, "FILE", "File of the draft. By default in the data folder.", "--output", "-o")
     forget: bool = flag("Delete the draft that was made from the target.")
     json: bool = flag("One JSON object instead of the table.")
 

@@ -25,12 +25,12 @@ _TARGET_HELP = "Alias, org/repo:QUANT or GGUF file."
 class HeadOptions:
     """How the head is made, as the user gave it."""
 
-    hours: float | None = option(None, "H", "Hours for texts and learning together; default: 2.")
-    file: Path | None = option(None, "FILE", "File of the head; default: in the data folder.", "--output", "-o")
+    hours: float | None = option(None, "H", "Hours for texts and learning together. By default 2.")
+    file: Path | None = option(None, "FILE", "File of the head. By default in the data folder.", "--output", "-o")
     texts: Path | None = option(
         None, "FILE", 'Own prompts beside the shipped ones: JSONL with lines like {"prompt": ...}.'
     )
-    vocab: int | None = option(None, "N", "Most tokens that the head can draft; default: 16384.")
+    vocab: int | None = option(None, "N", "Most tokens that the head can draft. By default 16384.")
     forget: bool = flag("Delete the target's head, and an unfinished one.")
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from specrun.cli.command import Command, Group
 from specrun.errors import UsageError
 from specrun.options.expand import expanded
 from specrun.options.machine_options import MachineOptions
@@ -19,7 +20,7 @@ from specrun.views import output
 
 _file_option = partial(typer.Option, metavar="FILE", show_default=False)
 
-app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
+app = typer.Typer(name="methods", cls=Group, invoke_without_command=True)
 
 
 @app.callback()
@@ -44,7 +45,7 @@ def methods(
     output.print_table(table)
 
 
-@app.command("growth-map")
+@app.command("growth-map", cls=Command)
 @expanded
 def growth_map(
     method: Annotated[str, typer.Option("--method", metavar="NAME", help="sequoia or sequoia-match.")] = "sequoia",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specrun.cli.command import Command, Group
 from specrun.cli.make_draft import forget_draft, make_draft
 from specrun.cli.make_head import forget_head, make_head
 from specrun.cli.trim import trim
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from specrun.catalog.names import HubName
     from specrun.engine.local_fit import LocalFits
 
-app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
+app = typer.Typer(name="models", cls=Group, invoke_without_command=True)
+command = partial(app.command, cls=Command)
 
 Names = Annotated[
     list[str], typer.Argument(metavar="NAME...", help="Aliases, ALIAS:QUANT, org/repo:QUANT or org/repo/file.gguf.")
@@ -36,11 +39,11 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 def models(context: typer.Context) -> None:
     """List, fetch, check and remove models."""
     if context.invoked_subcommand is None:
-        print(context.get_help(), end="")
+        print(context.get_help())
         raise typer.Exit(2)
 
 
-@app.command("list")
+@command("list")
 def list_models(
     cached: Annotated[
         bool, typer.Option("--cached", help="Only models on this machine, including those that other programs fetched.")
@@ -135,19 +138,19 @@ def pull(
             output.write(f"{_path(name)}\n")
 
 
-app.command("pull")(pull)
-app.command("make-draft")(make_draft)
-app.command("make-head")(make_head)
-app.command("trim")(trim)
+command("pull", hidden=True)(pull)  # as `specrun pull`
+command("make-draft")(make_draft)
+command("make-head")(make_head)
+command("trim")(trim)
 
 
-@app.command("path")
+@command("path")
 def path(name: Name) -> None:
     """Print the path of a model on this machine: its file or its first shard."""
     output.write(f"{_path(name)}\n")
 
 
-@app.command("rm")
+@command("rm")
 def remove(names: Names, yes: Yes = False) -> None:
     """Delete models from the Hugging Face cache, which other programs share, and the drafts and heads made of them."""
     from specrun.catalog import cache, made
@@ -176,7 +179,7 @@ def remove(names: Names, yes: Yes = False) -> None:
         output.note(f"{name} deleted: {size_text(freed)} free again")
 
 
-@app.command("info")
+@command("info")
 def info(name: Name, json: Json = False) -> None:
     """Describe a model: parameters, layers, quantization mix, context, tokenizer, needed memory. Loads no weights."""
     from specrun.catalog import info, resolve
@@ -189,10 +192,10 @@ def info(name: Name, json: Json = False) -> None:
         output.write(f"{label:<14} {one_line(text)}\n")
 
 
-@app.command("pairs")
+@command("pairs")
 def list_pairs(
     target: Annotated[
-        str | None, typer.Argument(metavar="TARGET", help="Default: all models on this machine.", show_default=False)
+        str | None, typer.Argument(metavar="TARGET", help="By default all models on this machine.", show_default=False)
     ] = None,
     json: Json = False,
 ) -> None:
@@ -222,10 +225,10 @@ def list_pairs(
     output.print_table(table)
 
 
-@app.command("check")
+@command("check")
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME...", help="Aliases; default: all.", show_default=False)
+        list[str] | None, typer.Argument(metavar="NAME...", help="Aliases. By default all.", show_default=False)
     ] = None,
     json: Json = False,
 ) -> None:

@@ -59,8 +59,8 @@ class ServerOptions:
 @expanded
 def serve(
     *,
-    server: ServerOptions,
     models: ModelOptions,
+    server: ServerOptions,
     speculation: SpeculationOptions,
     sampling: ChatSamplingOptions,
     machine: MachineOptions,
@@ -69,6 +69,9 @@ def serve(
 
     The sampling options apply to requests that do not set them. Ctrl-C ends the answers that are being written and the
     server. Without --target it asks which model shall answer, where there is a terminal.
+
+        specrun serve --target qwen-14b
+        specrun serve --target qwen-14b --host 0.0.0.0 --api-key SECRET
     """
     from specrun.cli.choosing import target_of
     from specrun.cli.opening import opened

@@ -57,12 +57,15 @@ class ProfileOptions:
 
 
 @expanded
-def tune(*, what: TuneOptions, profiles: ProfileOptions, models: ModelOptions, machine: MachineOptions) -> int:
+def tune(*, models: ModelOptions, what: TuneOptions, profiles: ProfileOptions, machine: MachineOptions) -> int:
     """Measure this machine, choose the fastest plan on it, and save it.
 
     Times passes of both models, counts accepted tokens on texts of several kinds, predicts the speed of every plan, and
     runs the best ones. Every other command then follows the saved profile. A run that was interrupted less than an hour
     ago is continued.
+
+        specrun tune --target qwen-14b
+        specrun tune --target qwen-14b --show
     """
     if what.quick and what.thorough:
         raise UsageError("--quick and --thorough exclude each other; choose one")

@@ -37,17 +37,20 @@ class VerifyOptions:
 @expanded
 def verify(
     *,
-    what: VerifyOptions,
     models: ModelOptions,
+    what: VerifyOptions,
     speculation: SpeculationOptions,
     sampling: TokenOptions,
     machine: MachineOptions,
 ) -> None:
-    """Does it change the answers? Writes the same texts with and without speculation, and compares them.
+    """Write the same texts with and without speculation and compare them: does it change the answers?
 
     Where two texts part, the target's own logits say by how much. How far the size of a pass moves logits is measured
     too: a smaller gap is a near-tie that rounding decided, a larger gap is an error and ends with exit code 11. With
     --exact every difference is an error. With auto, a plan that drafts in every pass is compared as well.
+
+        specrun verify --target qwen-14b
+        specrun verify --target qwen-14b --temp 0 --exact
     """
     from specrun.bench import bench_prompts
     from specrun.cli.opening import opened

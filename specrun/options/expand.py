@@ -10,20 +10,30 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from specrun.options import brought_along
+
 Result = TypeVar("Result")
 
 
-def option(default: Any, metavar: str | None, text: str, *names: str, **further: Any) -> Any:
+def option(default: Any, metavar: str | None, text: str, *names: str, usual: bool = True, **further: Any) -> Any:
     """A field of a group that is an option named as the field is, `--batch-size` for `batch_size`.
 
-    names: what else it is called; all that it is called if a long name is among them. further: as typer.Option has it.
+    text: its help, of which `--help` shows the first sentence. names: what else it is called; all that it is called if
+    a long name is among them. What people bring along from other tools is added. usual: whether `--help` shows it, and
+    not `--help-all` alone. further: as typer.Option has it.
     """
-    return field(default=default, metadata={"names": names, "metavar": metavar, "help": text, **further})
+    metadata = {"names": names, "metavar": metavar, "help": text, "hidden": not usual, **further}
+    return field(default=default, metadata=metadata)
 
 
 def flag(text: str, *names: str, **further: Any) -> Any:
     """A field that is a switch, off by default."""
     return option(False, None, text, *names, **further)
+
+
+def spelled(*names: str, **further: Any) -> Any:
+    """typer's option with these names, and with those that people bring along from other tools for them."""
+    return typer.Option(*names, *(other for name in names for other in brought_along.OPTIONS.get(name, ())), **further)
 
 
 def expanded(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -85,4 +95,4 @@ def _annotated(entry: Field[Any], hint: Any) -> Any:
     names = further.pop("names")
     if not any(name.startswith("--") for name in names):
         names = (f"--{entry.name.strip('_').replace('_', '-')}", *names)
-    return Annotated[hint, typer.Option(*names, **further)]
+    return Annotated[hint, spelled(*names, **further)]

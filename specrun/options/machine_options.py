@@ -35,8 +35,8 @@ _RANGES = {
 # The options that set a field of the same name for both models.
 _SHARED = (*_RANGES.keys() - {"n_cpu_moe"}, "repack", "flash_attn", "load_mode", "split_mode")
 
-_option = partial(option, rich_help_panel="Machine", show_default=False)
-_flag = partial(flag, rich_help_panel="Machine")
+_option = partial(option, rich_help_panel="Machine", show_default=False, usual=False)
+_flag = partial(flag, rich_help_panel="Machine", usual=False)
 _count = partial(_option, None, "N")
 _layer_count = partial(_option, None, "N|auto|all")
 _cache_type = partial(_option, None, "TYPE")
@@ -48,9 +48,9 @@ class MachineOptions:
 
     # fmt: off
     ctx_size: int | None = _count(
-        "Most tokens of prompt and answer together. By default the model's, at most 4096.", "-c"
+        "Most tokens of prompt and answer together. By default the model's, at most 4096.", "-c", usual=True
     )
-    threads: int | None = _count("Number of CPU threads. By default as many as physical cores.", "-t")
+    threads: int | None = _count("Number of CPU threads. By default as many as physical cores.", "-t", usual=True)
     threads_batch: int | None = _count("CPU threads for passes over several tokens. By default as --threads.", "-tb")
     batch_size: int | None = _count(
         "Tokens of a prompt that llama.cpp gets at once; several GPUs can work on the micro-batches of one batch "
@@ -61,7 +61,7 @@ class MachineOptions:
         "`specrun tune` chose; untuned 512.", "-ub"
     )
     gpu_layers: str | None = _layer_count(
-        "Layers of the target that are kept in VRAM. By default as many as fit.", "-ngl"
+        "Layers of the target that are kept in VRAM. By default as many as fit.", "-ngl", usual=True
     )
     gpu_layers_draft: str | None = _layer_count(
         "Layers of the draft that are kept in VRAM. By default all, if they fit.", "-ngld"
@@ -87,7 +87,7 @@ class MachineOptions:
         "Type of the draft's V cache. Same values and default as the target's.", "-ctvd"
     )
     flash_attn: FlashAttention | None = _option(
-        None, None,
+        None, "on|off|auto",
         "Whether to use flash attention. By default on, unless a trial on this CPU was faster without, or a GPU that "
         "holds layers has no kernel for the model's heads.", "-fa"
     )

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
-
-from specrun.options.expand import flag, option
+from specrun.options.expand import flag, option, spelled
 
 _PANEL = "Models"
 
 # fmt: off
-Target = Annotated[str | None, typer.Option(
+Target = Annotated[str | None, spelled(
     "--target", "-m", envvar="SPECRUN_TARGET", metavar="MODEL", rich_help_panel=_PANEL, show_default=False,
-    help="The large model whose text you want: a name listed by `specrun models list`, org/repo:QUANT, a GGUF file, "
+    help="The large model whose text you want. A name listed by `specrun models list`, org/repo:QUANT, a GGUF file, "
     "or embedded for the demo pair, which is the default of all commands but chat and serve."
 )]
 # fmt: on
@@ -31,14 +29,14 @@ class ModelOptions:
     target: Target = None
     # fmt: off
     draft: str | None = option(
-        None, "MODEL", "A small model with the same tokenizer, a head that was trained for the target, mtp for the "
-        "target's own MTP layers, or none; without --target: draft or eagle3. By default the fastest that "
-        "`specrun tune` measured, else the draft that the catalog recommends.", "-md",
+        None, "MODEL", "The small model that drafts, or none. One with the same tokenizer, a head that was trained for "
+        "the target, or mtp for the target's own MTP layers; without --target: draft or eagle3. By default the fastest "
+        "that `specrun tune` measured, else the draft that the catalog recommends.", "-md",
         envvar="SPECRUN_DRAFT", rich_help_panel=_PANEL
     )
     chat_template: str | None = option(
         None, "NAME|FILE", "A chat template for the target: a Jinja file, or the name of a template of llama.cpp's, "
-        "such as chatml. By default the model file's own.", rich_help_panel=_PANEL
+        "such as chatml. By default the model file's own.", usual=False, rich_help_panel=_PANEL
     )
     # fmt: on
-    pull: bool = flag("Download missing models without asking.", "--pull", "--yes", "-y", rich_help_panel=_PANEL)
+    pull: bool = flag("Download missing models without asking.", "--yes", "-y", "--pull", rich_help_panel=_PANEL)

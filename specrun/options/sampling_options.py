@@ -14,10 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from specrun.errors import UsageError
-from specrun.options.expand import option
+from specrun.options.expand import option, spelled
 
 if TYPE_CHECKING:
     from specrun.sampling.parameters import SamplingParameters
@@ -30,15 +28,15 @@ _MAX_BIAS = 1e6
 
 _BIAS = re.compile(r"(\d{1,9})([+-](?:\d+(?:\.\d*)?|\.\d+|inf))")
 
-_shared = partial(typer.Option, rich_help_panel="Sampling")
-_option = partial(option, rich_help_panel="Sampling")
+_shared = partial(spelled, rich_help_panel="Sampling")
+_option = partial(option, rich_help_panel="Sampling", usual=False)
 
 # fmt: off
 Temperature = Annotated[float, _shared(
     "--temp", metavar="T", help="Temperature: 0 always takes the likeliest token, more is more random."
 )]
 Seed = Annotated[int, _shared(
-    "--seed", "-s", metavar="N", help="The same seed gives the same text; -1 takes a random seed."
+    "--seed", metavar="N", help="The same seed gives the same text; -1 takes a random seed."
 )]
 # fmt: on
 
@@ -72,9 +70,8 @@ class SamplingOptions(TokenOptions):
         None,
         "N",
         "Most tokens to write. By default until the model ends its text or the context is full.",
-        "--max-tokens",
         "-n",
-        "--predict",
+        usual=True,
     )
     stop: list[str] | None = _option(None, "TEXT", "End the answer before this text. May be given several times.", "-r")
     grammar: Path | None = _option(None, "FILE", "Write only what this GBNF grammar allows.")

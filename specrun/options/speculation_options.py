@@ -7,11 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from specrun.errors import UsageError
 from specrun.locations import decode, read_bytes
-from specrun.options.expand import flag, option
+from specrun.options.expand import flag, option, spelled
 
 if TYPE_CHECKING:
     from specrun.speculation.method import Plan
@@ -19,9 +17,9 @@ if TYPE_CHECKING:
 
 Speculate = Literal["auto", "off", "chain", "tree"]
 
-_shared = partial(typer.Option, rich_help_panel="Speculation")
-_option = partial(option, rich_help_panel="Speculation")
-_flag = partial(flag, rich_help_panel="Speculation")
+_shared = partial(spelled, rich_help_panel="Speculation", hidden=True)
+_option = partial(option, rich_help_panel="Speculation", usual=False)
+_flag = partial(flag, rich_help_panel="Speculation", usual=False)
 
 # Bounds of the trees of `auto` without a profile, which are as large as pays; chosen by hand.
 _AUTO_BUDGET = 64  # nodes
@@ -29,14 +27,17 @@ _AUTO_DEPTH = 16  # drafted tokens on a path, without draft sources
 
 # fmt: off
 Datastore = Annotated[Path | None, _shared(
-    metavar="FILE", help="Also draft from a datastore, made with `specrun datastore`."
+    "--datastore", metavar="FILE", help="Also draft from a datastore, made with `specrun datastore`."
 )]
-Budget = Annotated[int | None, _shared(metavar="N", help="Most nodes of a tree, root included. By default 16.")]
+Budget = Annotated[int | None, _shared(
+    "--budget", metavar="N", help="Most nodes of a tree, root included. By default 16."
+)]
 Depth = Annotated[int | None, _shared(
-    metavar="N", help="Most drafted tokens on a path. By default 8 in a tree and 4 in a chain."
+    "--depth", metavar="N", help="Most drafted tokens on a path. By default 8 in a tree and 4 in a chain."
 )]
 GrowthMap = Annotated[Path | None, _shared(
-    metavar="FILE", help="Tree shape for Sequoia's methods, saved by `specrun methods growth-map`. By default measured."
+    "--growth-map", metavar="FILE",
+    help="Tree shape for Sequoia's methods, saved by `specrun methods growth-map`. By default measured."
 )]
 # fmt: on
 
@@ -57,8 +58,8 @@ class SpeculationOptions:
 
     # fmt: off
     speculate: Speculate = _option(
-        "auto", None, "What to draft: nothing (off), one path (chain), a tree, or what is fastest on this machine "
-        "(auto). The text is always the same."
+        "auto", "auto|off|chain|tree", "What to draft: what is fastest here (auto), nothing (off), one path (chain), "
+        "or a tree. The text is always the same.", usual=True
     )
     method: str | None = _option(None, "NAME", "Draft and accept by a method that `specrun methods` lists.")
     growth_map: GrowthMap = None
@@ -71,7 +72,8 @@ class SpeculationOptions:
     budget: Budget = None
     depth: Depth = None
     learn: bool = _option(
-        True, None, "Whether auto begins with what earlier runs of this pair learned, and keeps what this one learns.",
+        True, None, "Whether auto begins with what earlier runs of this pair learned, and keeps what this one learns. "
+        "By default it does.",
         "--learn/--no-learn"
     )
     # fmt: on

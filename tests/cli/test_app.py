@@ -23,7 +23,7 @@ def test_help_goes_to_stdout(specrun: Specrun, arguments: list[str]) -> None:
 
 
 def test_help_is_one_paragraph_where_its_source_is_wrapped(specrun: Specrun) -> None:
-    assert "in one pass and keeps what it would have written itself" in specrun("--help", COLUMNS="200").stdout
+    assert "in one pass and keeps what it would have written itself" in specrun("--help-all", COLUMNS="200").stdout
 
 
 def test_without_a_command_it_shows_the_help(specrun: Specrun) -> None:

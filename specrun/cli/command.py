@@ -1,0 +1,49 @@
+"""What all commands have in common: help in two sizes, completion, and spellings that people bring along."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from specrun.cli import help_page
+from specrun.options.brought_along import COMMANDS
+from specrun.views import output
+
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help", "--help-all"], "max_content_width": 100}
+_IS_WHOLE = "specrun.help-all"  # among what click keeps of a command line
+
+
+class Command(TyperCommand):
+    """A command whose `--help` shows the options that are not hidden, and `--help-all` everything."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[_IS_WHOLE] = "--help-all" in args
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        help_page.write(self, ctx, formatter, ctx.meta.get(_IS_WHOLE, False), _set_off)
+
+
+class Group(TyperGroup):
+    """A command that has commands. Some of them are also known by the names that other tools have for them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[_IS_WHOLE] = "--help-all" in args
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        help_page.write(self, ctx, formatter, ctx.meta.get(_IS_WHOLE, False), _set_off)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, *rest = args
+        if name not in self.commands and (words := COMMANDS.get(self.name or "", {}).get(name)):
+            args = [*words, *rest]
+        return super().resolve_command(ctx, args)
+
+
+def _set_off(name: str) -> str:
+    """A name, set off from the text around it on a terminal that has colours."""
+    has_colours = output.stdout.is_terminal and output.stdout.color_system and not output.stdout.no_color
+    return typer.style(name, bold=True) if has_colours else name

@@ -1,0 +1,60 @@
+"""What people type who come from other tools: names of options, commands, and commands and settings of a chat.
+
+All of them are understood. Most are llama.cpp's (`--n-predict`), Ollama's (`run`, `/bye`) or Python libraries'.
+"""
+
+from __future__ import annotations
+
+# The name of an option here -> what else it is called.
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "--target": ("--model", "-hf", "--hf-repo"),
+    "--draft": ("--model-draft", "--draft-model", "-hfd", "--hf-repo-draft"),
+    "--temp": ("--temperature",),
+    "--max-tokens": ("--predict", "--n-predict"),
+    "--ctx-size": ("--ctx", "--num-ctx"),
+    "--gpu-layers": ("--n-gpu-layers",),
+    "--gpu-layers-draft": ("--n-gpu-layers-draft",),
+    "--system": ("--system-prompt",),
+    "--repeat-penalty": ("--repetition-penalty",),
+    "--stop": ("--reverse-prompt",),
+}
+
+# A group of commands -> a name of one of them -> the words that mean it here.
+COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "specrun": {
+        "run": ("chat",),
+        "list": ("models", "list"),
+        "ls": ("models", "list"),
+        "show": ("models", "info"),
+        "rm": ("models", "rm"),
+        "download": ("pull",),
+        "version": ("--version",),
+    },
+    "models": {
+        "ls": ("list",),
+        "show": ("info",),
+        "remove": ("rm",),
+        "delete": ("rm",),
+        "download": ("pull",),
+    },
+}
+
+# A command of a chat -> the command here.
+CHAT_COMMANDS: dict[str, str] = {
+    "/?": "/help",
+    "/bye": "/exit",
+    "/quit": "/exit",
+    "/q": "/exit",
+    "exit": "/exit",
+    "quit": "/exit",
+    "/reset": "/clear",
+    "/new": "/clear",
+    "/retry": "/regen",
+    "/regenerate": "/regen",
+    "/models": "/model",
+}
+
+
+def option_of(name: str) -> str:
+    """The option that a name means, as `--temp` for `--temperature`; the name itself if nobody brings it along."""
+    return next((option for option, others in OPTIONS.items() if name in others), name)
