@@ -57,7 +57,10 @@ def test_they_have_what_a_user_needs(built: dict[str, Path]) -> None:
         "specrun/catalog/models.toml",
         "specrun/bench/prompts.jsonl",
         "specrun/py.typed",
+        "specrun/serving/web/index.html",
+        "specrun/serving/web/vendor/markdown-it.js",
         f"{name}.dist-info/licenses/LICENSE",
+        f"{name}.dist-info/licenses/specrun/serving/web/vendor/LICENSES.txt",
         f"{name}.data/data/share/man/man1/specrun.1",
     } <= files
     assert not [file for file in files if file.startswith(("tests/", "scripts/"))]

@@ -80,7 +80,7 @@ def serve(
     from specrun.llama import chat_template
     from specrun.serving.app import make_app
     from specrun.serving.conversations import Conversations
-    from specrun.serving.http_server import HttpServer, listening_socket, url
+    from specrun.serving.http_server import HttpServer, chat_url, listening_socket, url
     from specrun.serving.job import JobQueue
     from specrun.serving.prompts import Prompts
     from specrun.serving.request_fields import Defaults
@@ -102,6 +102,7 @@ def serve(
         name = server.alias or (Path(models.target).name if models.target else model.llama_model.name)
         service.begin(LoadedService(model, Prompts(model), name))
         with InterruptFlag() as interrupted:
+            output.note(f"chat: {chat_url(bound)}")
             output.note(f"{name} listens on {url(server.host, bound)}; Ctrl-C ends it")
             free = Memory.read().available_bytes  # what the model has left
             cache_bytes = min(free // 10, _MOST_CACHE_BYTES) if server.cache_ram is None else server.cache_ram << 20

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections.abc import Callable
-from functools import cache, partial
-from importlib import resources
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -15,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -26,6 +22,7 @@ from specrun.serving.facts import detokenize, health, metrics, models, props, to
 from specrun.serving.guard import Access, Guard
 from specrun.serving.openai_endpoints import chat_completions, completions
 from specrun.serving.service import Service
+from specrun.serving.web_page import page
 
 Report = Callable[[Exception], None]
 
@@ -38,6 +35,7 @@ def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
 
     routes = [
         Route("/", page),
+        Route("/web/{name:path}", page),
         route("/health", health, "GET"),
         route("/v1/health", health, "GET"),
         route("/chat/completions", chat_completions),
@@ -79,37 +77,3 @@ async def _refused(request: Request, error: Exception) -> Response:
         messages = {404: f"there is nothing at {path}", 405: f"{request.method} is not possible at {path}"}
         told = ApiError(messages.get(error.status_code, error.detail), error.status_code, headers=error.headers)
     return error_response(path, told)
-
-
-async def page(_request: Request) -> Response:
-    """A page to chat in a browser, in one file. It may run its own script and ask this server, and nothing else."""
-    text, policy = _page()
-    headers = {
-        "Content-Security-Policy": policy,
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-cache",
-    }
-    return HTMLResponse(text, headers=headers)
-
-
-@cache
-def _page() -> tuple[str, str]:
-    """The page, and what a browser may let it do: exactly this script and this style are known by their hashes."""
-    text = (resources.files("specrun.serving") / "page.html").read_text("utf-8")
-    rules = {
-        "default-src": "'none'",
-        "script-src": _hash(text, "script"),
-        "style-src": _hash(text, "style"),
-        "connect-src": "'self'",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-        "frame-ancestors": "'none'",
-    }
-    return text, "; ".join(f"{name} {value}" for name, value in rules.items())
-
-
-def _hash(text: str, element: str) -> str:
-    (content,) = re.findall(f"<{element}>(.*?)</{element}>", text, re.DOTALL)
-    digest = hashlib.sha256(content.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"

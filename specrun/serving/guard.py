@@ -21,6 +21,7 @@ from specrun.serving.api_error import FORBIDDEN, UNAUTHORIZED, ApiError, error_r
 ANY_ORIGIN = "*"
 # Whether the server is alive, and the page, which asks for the key. They say nothing about the model.
 _OPEN = frozenset({"/health", "/v1/health", "/"})
+_PAGE = "/web/"  # below which its files are
 
 
 def is_loopback(host: str) -> bool:
@@ -68,7 +69,8 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and not self._may_ask(origin, host):
             return ApiError(f"pages of {origin} may not ask this server; --cors-origin allows them", FORBIDDEN)
-        if self._access.key and path not in _OPEN and not _has_key(headers, self._access.key):
+        is_open = path in _OPEN or path.startswith(_PAGE)
+        if self._access.key and not is_open and not _has_key(headers, self._access.key):
             return ApiError(
                 "the API key is missing or wrong; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`",
                 UNAUTHORIZED,

@@ -14,6 +14,8 @@ from specrun.errors import SpecrunError, UsageError
 
 _MOST_CONNECTIONS = 128  # each may bring a body of the largest size
 _KEEP_CONNECTION_S = 75  # longer than clients do, so that they never use a connection that is being closed
+# An address that stands for all of this machine's -> one far away, from those that are for documentation only.
+_ALL_ADDRESSES = {"0.0.0.0": "192.0.2.1", "::": "2001:db8::1"}
 _SECONDS_TO_END = 10  # for clients to read the end of their answers
 
 
@@ -38,6 +40,19 @@ def url(host: str, bound: socket.socket) -> str:
     """Where the server is found."""
     name = f"[{host}]" if ":" in host else host
     return f"http://{name}:{bound.getsockname()[1]}"
+
+
+def chat_url(bound: socket.socket) -> str:
+    """Where a browser finds the page; if the server listens on all addresses, where one on another machine does."""
+    host: str = bound.getsockname()[0]
+    if host in _ALL_ADDRESSES:
+        with socket.socket(bound.family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((_ALL_ADDRESSES[host], 9))  # sends nothing, but tells which address would
+                host = probe.getsockname()[0]
+            except OSError:  # no network
+                host = "localhost"
+    return url(host, bound)
 
 
 class HttpServer:

@@ -41,8 +41,9 @@ def test_it_answers_and_writes_nothing_to_stdout(specrun: Specrun, script: Path)
     process = specrun.start(
         "serve", "-m", script, "--speculate", "off", "--port", "0", "--alias", "mine", "--temp", "0"
     )
-    url, _ = ready(process)
+    url, before = ready(process)
     assert url.startswith("http://127.0.0.1:")
+    assert f"chat: {url}\n" in before
     assert httpx2.get(f"{url}/health", trust_env=False).json() == {"status": "ok"}
     body = {"messages": [{"role": "user", "content": "hi"}]}
     answer = httpx2.post(f"{url}/v1/chat/completions", json=body, trust_env=False, timeout=TIMEOUT_S).json()
@@ -90,8 +91,9 @@ def test_a_model_that_cannot_be_loaded_ends_the_server(specrun: Specrun, tmp_pat
 def test_it_warns_where_anybody_may_ask(specrun: Specrun, script: Path) -> None:
     process = specrun.start("serve", "-m", script, "--speculate", "off", "--host", "0.0.0.0", "--port", "0")
     url, before = ready(process)
-    assert before.count("\n") == 1
-    assert "--api-key" in before
+    warning, chat = before.splitlines()
+    assert "--api-key" in warning
+    assert re.fullmatch(rf"chat: http://(?!0\.0\.0\.0)\S+:{url.split(':')[-1]}", chat)  # which a browser can open
     assert httpx2.get(url.replace("0.0.0.0", "127.0.0.1") + "/v1/models", trust_env=False).status_code == 200
     end(process)
 
@@ -100,7 +102,8 @@ def test_the_key_may_come_from_the_environment(specrun: Specrun, script: Path) -
     arguments = ("serve", "-m", script, "--speculate", "off", "--host", "0.0.0.0", "--port", "0")
     process = specrun.start(*arguments, SPECRUN_API_KEY="secret")
     url, before = ready(process)
-    assert before == ""
+    assert before.startswith("chat: ")
+    assert before.count("\n") == 1
     models = url.replace("0.0.0.0", "127.0.0.1") + "/v1/models"
     assert httpx2.get(models, trust_env=False).status_code == 401
     assert httpx2.get(models, headers={"Authorization": "Bearer secret"}, trust_env=False).status_code == 200
