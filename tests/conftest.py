@@ -35,6 +35,7 @@ SCRIPT_TEXT = "one two é end"
 # the embedded target, widened by a script and quantized.
 _SLOW_FIXTURES = {"specrun", "tuned", "k_quant"}
 ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_HOME = Path.home()
 _COMMANDS_WITH_THREADS = ("generate", "chat", "serve", "tune", "verify")
 
 
@@ -75,10 +76,21 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECRUN_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("SPECRUN_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setenv("SPECRUN_CACHE_DIR", str(tmp_path / "cache"))
+    _set_home(monkeypatch, tmp_path / "home")
     _set_hub(monkeypatch, "http://127.0.0.1:9", tmp_path / "huggingface")  # where nobody listens
     monkeypatch.setenv("TERM", "xterm-256color")
     # A test does not answer when prompt_toolkit asks the terminal where its cursor is.
     monkeypatch.setenv("PROMPT_TOOLKIT_NO_CPR", "1")
+
+
+def _set_home(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    """A home without the models of other programs. Caches and settings of libraries stay where they are."""
+    for name, folder in (("CACHE", ".cache"), ("CONFIG", ".config"), ("DATA", ".local/share")):
+        monkeypatch.setenv(f"XDG_{name}_HOME", os.environ.get(f"XDG_{name}_HOME") or str(_HOME / folder))
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    monkeypatch.setenv("OLLAMA_MODELS", str(home / "ollama"))
+    monkeypatch.setenv("LLAMA_CACHE", str(home / "llama.cpp"))
 
 
 def _set_hub(monkeypatch: pytest.MonkeyPatch, url: str, home: Path) -> None:

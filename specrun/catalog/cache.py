@@ -14,7 +14,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,14 +35,19 @@ class CachedModel:
     bytes: int  # of all shards together
 
 
-def folder(repo: str) -> Path:
-    """The folder of a repository in the cache."""
-    return cache_dir() / f"models--{repo.replace('/', '--')}"
+def folder(repo: str, root: Path | None = None) -> Path:
+    """The folder of a repository in the cache. root: of another cache with the same layout."""
+    return (root or cache_dir()) / f"models--{repo.replace('/', '--')}"
+
+
+def roots() -> list[Path]:
+    """The hub's cache, and the folder that llama.cpp uses instead where $LLAMA_CACHE names one."""
+    return list(dict.fromkeys([cache_dir(), *(Path(own) for own in [os.environ.get("LLAMA_CACHE")] if own)]))
 
 
 def find(model: HubName) -> Path | None:
     """Path of the cached file (or first shard) that a name means, or None. A pinned revision is preferred to `main`."""
-    for snapshot in _snapshots(folder(model.repo), model.revision):
+    for snapshot in (s for root in roots() for s in _snapshots(folder(model.repo, root), model.revision)):
         files = [model.file] if model.file else with_quantization(_files(snapshot), model.quantization)
         for file in files:
             if all((snapshot / shard).is_file() for shard in shards(file)):
@@ -53,7 +58,7 @@ def find(model: HubName) -> Path | None:
 def models() -> list[CachedModel]:
     """All complete GGUF models in the cache, each once, sorted by repository and file."""
     models: dict[tuple[str, str], CachedModel] = {}
-    for repo_folder in cache_dir().glob("models--*--*") if cache_dir().is_dir() else ():
+    for repo_folder in (folder for root in roots() for folder in _repositories(root)):
         repo = repo_folder.name.removeprefix("models--").replace("--", "/", 1)
         for snapshot in _snapshots(repo_folder, None):
             for file in models_among(_files(snapshot)):
@@ -62,6 +67,12 @@ def models() -> list[CachedModel]:
                     n_bytes = sum(path.stat().st_size for path in paths)
                     models[repo, file] = CachedModel(repo, file, snapshot / file, n_bytes)
     return [models[key] for key in sorted(models)]
+
+
+def _repositories(root: Path) -> list[Path]:
+    with suppress(OSError):
+        return list(root.glob("models--*--*"))
+    return []
 
 
 def file_in_repository(repo: str, path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,7 @@ _FAMILY_KEYS: dict[str, type] = {
 }  # fmt: skip
 _MODEL_KEYS = _FAMILY_KEYS | {
     "family": str, "repo": str, "revision": str, "file": str, "quantization": str, "bytes": int, "drafts": list,
-    "shape": dict, "verified": bool,
+    "shape": dict, "recommended": bool, "verified": bool,
 }  # fmt: skip
 _SHAPE_KEYS = ("parameters", "active", "layers", "width", "kv", "experts", "experts_used")
 # Bits of a weight by quantization: on average, in the token embedding, and in the output matrix or a tied embedding.
@@ -84,6 +85,7 @@ class Entry:
     about: str | None = None  # a sentence about the family
     companions: tuple[str, ...] = ()  # which of COMPANIONS the family has, the best known first
     drafts: tuple[str, ...] = ()  # names of recommended drafts, the best first
+    recommended: bool = False  # whether it is the model that README and menus recommend, with its first draft
     verified: bool = False  # whether repository and file were seen in published material or by `specrun models check`
 
     @property
@@ -135,6 +137,11 @@ def catalog() -> dict[str, Entry]:
     families = _merged(shipped()["families"], own["families"])
     models = _merged(shipped()["models"], own["models"])
     return {alias: _entry(alias, keys, families, own_path) for alias, keys in models.items()}
+
+
+def recommended(entries: Mapping[str, Entry]) -> Entry | None:
+    """The model that everything recommends, with the first of its drafts; None if a models.toml took that away."""
+    return next((entry for entry in entries.values() if entry.recommended), None)
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:

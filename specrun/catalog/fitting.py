@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specrun.catalog import cache, heads, pairs, resolve
-from specrun.catalog.entries import catalog
+from specrun.catalog import heads, pairs, resolve
 from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.here import local_models
 from specrun.catalog.pairs import FileVocabulary, read_vocabulary
 from specrun.catalog.resolve import Model
 from specrun.errors import ModelFileError
@@ -45,14 +46,11 @@ def pairs_of(target: Model) -> list[Pair]:
 
 
 def on_this_machine() -> Iterator[Model]:
-    """Every cached model whose file can be read, named by its alias if it has one."""
-    aliases = {(entry.repo, entry.file): entry.alias for entry in catalog().values()}
-    for cached in cache.models():
-        try:
-            _read(cached.path)
-        except ModelFileError:
-            continue
-        yield resolve.locate(aliases.get((cached.repo, cached.file), f"{cached.repo}/{cached.file}"))
+    """Every model here whose file can be read."""
+    for model in local_models():
+        with suppress(ModelFileError):
+            _read(model.path)
+            yield resolve.locate(model.name)
 
 
 def _pair(target: Model, draft: Model, recommended: bool) -> Pair:

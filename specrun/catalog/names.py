@@ -4,10 +4,12 @@
     qwen-14b:q2_k                  the same model in another quantization
     bartowski/gemma-2-2b-it-GGUF   a repository on the hub, its Q4_K_M or Q8_0 file; `:Q6_K` behind it names another
     org/repo/model-Q4_K_M.gguf     a file of a repository
+    ollama:qwen2.5:7b              a model that Ollama keeps, as `ollama list` names it
     ./model.gguf                   a path
     embedded                       the target inside the package
 
-An alias has precedence over an existing file of that name, and that over a repository.
+An alias has precedence over an existing file of that name, and that over a repository. What is none of these may be a
+model of Ollama's without the prefix.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ import difflib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specrun.catalog import embedded
+from specrun.catalog import embedded, ollama
 from specrun.catalog.entries import Entry, catalog
 from specrun.catalog.file_names import is_safe_path, is_safe_repo, shards
-from specrun.errors import UsageError
+from specrun.errors import MissingModelError, UsageError
 
 _PATH_STARTS = (".", "~", "\\")  # a name that starts like this is a path, even if there is no such file
 _MAX_SUGGESTIONS = 3
@@ -38,7 +40,9 @@ class HubName:
 
 
 def parse(name: str) -> Path | HubName:
-    """What `name` means. Raises UsageError if it is neither a path nor a repository nor an alias of the catalog."""
+    """What `name` means. Raises UsageError if it is neither a path nor a repository nor an alias of the catalog, and
+    MissingModelError for a model that Ollama does not have.
+    """
     entries = catalog()
     if embedded.is_meant(name):
         return embedded.TARGET
@@ -47,6 +51,11 @@ def parse(name: str) -> Path | HubName:
         if quantization and quantization.lower() != entry.quantization.lower():
             return HubName(name, entry.repo, entry.revision, None, quantization, entry)
         return replace(of_entry(entry), name=name)
+    if ollama.is_named(name):
+        if model := ollama.find(name):
+            return model.path
+        short = name.partition(":")[2].removeprefix("//")
+        raise MissingModelError(f"Ollama has no model {short!r} on this machine; `ollama pull {short}` fetches it")
     if _is_path(name):
         return Path(name).expanduser()
     if name.lower().endswith(".gguf"):
@@ -59,6 +68,8 @@ def parse(name: str) -> Path | HubName:
     if is_safe_repo(head):
         entry = next((e for e in entries.values() if e.repo == head), None)
         return HubName(name, head, entry.revision if entry else None, None, quantization or None, entry)
+    if model := ollama.find(name):
+        return model.path
     advice = "give a path, an alias of `specrun models list`, or org/repo:QUANT"
     if suggestions := near(head, list(entries)):
         advice = f"did you mean {' or '.join(suggestions)}? `specrun models list` shows all"

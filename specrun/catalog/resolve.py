@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specrun.catalog import cache, entries
+from specrun.catalog import here
 from specrun.catalog.entries import Entry
 from specrun.catalog.file_names import shards
 from specrun.catalog.hub.look_up import RemoteModel
-from specrun.catalog.names import HubName, of_entry, parse
+from specrun.catalog.names import HubName, parse
 from specrun.catalog.pairs import check_sizes
 from specrun.display_text import size_text
 from specrun.errors import MissingModelError
@@ -49,27 +49,10 @@ class Choice:
         return [model.hub for model in (self.target, self.draft) if model and model.hub and model.path is None]
 
 
-@dataclass(frozen=True)
-class LocalModel:
-    """A model on this machine. name: what `--target` takes. n_bytes: of its files; None if the catalog does not say."""
-
-    name: str
-    n_bytes: int | None
-
-
-def local_models() -> list[LocalModel]:
-    """The models in the hub's cache, models of the catalog first. The embedded pair is not among them."""
-    catalog = entries.catalog().values()
-    known = {(entry.repo, entry.file): entry for entry in catalog}
-    found = [LocalModel(entry.alias, entry.bytes) for entry in catalog if cache.find(of_entry(entry))]
-    others = [model for model in cache.models() if (model.repo, model.file) not in known]
-    return found + [LocalModel(f"{model.repo}/{model.file}", model.bytes) for model in others]
-
-
 def locate(name: str) -> Model:
     """Find the model that a name means. Raises UsageError for an unknown name."""
     meaning = parse(name)
-    return Model(name, meaning) if isinstance(meaning, Path) else Model(name, cache.find(meaning), meaning)
+    return Model(name, meaning) if isinstance(meaning, Path) else Model(name, here.find(meaning), meaning)
 
 
 def local_path(name: str) -> Path:

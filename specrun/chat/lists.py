@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from specrun.catalog.resolve import LocalModel
+from specrun.catalog.here import LocalModel
 from specrun.chat import conversation_file
 from specrun.display_text import one_line, size_text
 from specrun.errors import SpecrunError
@@ -19,9 +19,10 @@ _EMBEDDED = "the embedded pair"
 def models(found: Sequence[LocalModel], current: str | None = "") -> Table:
     """A table of the models and, last, the embedded pair. The model with the name `current` is marked as in use."""
     table = _numbered()
-    for number, model in enumerate([*found, LocalModel(_EMBEDDED, None)], start=1):
-        mark = "in use" if model.name == (_EMBEDDED if current is None else current) else ""
-        table.add_row(str(number), one_line(model.name), size_text(model.n_bytes) if model.n_bytes else "", mark)
+    rows = [(model.name, size_text(model.n_bytes), model.program or "") for model in found]
+    for number, (name, size, program) in enumerate([*rows, (_EMBEDDED, "", "")], start=1):
+        mark = "in use" if name == (_EMBEDDED if current is None else current) else program
+        table.add_row(str(number), one_line(name), size, mark)
     return table
 
 

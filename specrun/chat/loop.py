@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from specrun import interrupts
-from specrun.catalog.resolve import local_models
+from specrun.catalog.here import local_models
 from specrun.chat import commands, conversation_file, lists
 from specrun.chat.conversation_file import LastConversation
 from specrun.chat.reader import without_echo

@@ -17,7 +17,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 
 from specrun import interrupts
-from specrun.catalog.resolve import local_models
+from specrun.catalog.here import local_models
 from specrun.chat import commands
 from specrun.chat.typed_history import TypedHistory
 from specrun.display_text import one_line

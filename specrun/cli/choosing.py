@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
 from rich.text import Text
 
-from specrun.catalog import cache, download, embedded, entries
-from specrun.catalog.names import of_entry
-from specrun.catalog.resolve import local_models
+from specrun.catalog import download, embedded, entries, resolve
+from specrun.catalog.entries import Entry
+from specrun.catalog.here import local_models
 from specrun.cli.pulling import can_ask
 from specrun.display_text import one_line, size_text
-from specrun.engine.local_fit import LocalFits
-from specrun.errors import UsageError
+from specrun.engine.local_fit import IN_MEMORY, LocalFits
+from specrun.errors import SpecrunError, UsageError
+from specrun.hardware.fit import Fit
 from specrun.views import output
 
 # For each of these sizes of a download, in bytes, a model is offered: of those that fit, the one that most people run,
@@ -22,6 +23,8 @@ from specrun.views import output
 _DOWNLOADS = (3e9, 10e9, 40e9)
 _LEAST_RATE = 4.0  # tokens/s by plain decoding, which is about as fast as people read
 _CONNECTION = 100e6  # bits a second, for the time that a download takes
+_MOST_LOCAL = 9  # models on this machine that are shown
+_PLACES = {"vram": "in VRAM", "partly": "partly in VRAM", "ram": "in RAM", "streamed": "from disk"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Offer:
     name: str
     n_bytes: int | None
     about: str
+    fit: Fit | None = None
 
 
 def target_of(named: str | None) -> str | None:
@@ -41,45 +45,103 @@ def target_of(named: str | None) -> str | None:
     if named:
         return None if embedded.is_meant(named) else named
     if not can_ask():
+        recommended = entries.recommended(entries.catalog())
+        such = f", such as --target {recommended.alias}" if recommended else ""
         raise UsageError(
-            "no model is named; give one with --target, such as --target qwen3.5-4b (`specrun models list` shows what "
-            f"fits this machine), or --target {embedded.NAME} for the demo pair, which only continues Python code"
+            f"no model is named; give one with --target{such} (`specrun models list` shows what fits this machine), or "
+            f"--target {embedded.NAME} for the demo pair, which only continues Python code"
         )
-    offers = [Offer(model.name, model.n_bytes, "on this machine") for model in local_models()]
-    offers += _suggestions()
-    offers.append(Offer(embedded.NAME, None, "demo: continues Python code, cannot answer"))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right")
-    table.add_column(overflow="fold", ratio=1)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold", ratio=2)
-    for number, offer in enumerate(offers, start=1):
-        size = size_text(offer.n_bytes) if offer.n_bytes else ""
-        table.add_row(str(number), Text(one_line(offer.name)), size, offer.about)
-    output.stderr.print(table)
-    output.note("tokens/s: about, without speculation; minutes: to download at 100 Mbit/s")
+    groups = _groups()
+    offers = [offer for group in groups.values() for offer in group]
+    output.stderr.print(_menu(groups))
+    output.note("tok/s: tokens a second, about, without speculation; min: to download at 100 Mbit/s")
     while True:
-        output.stderr.print(f"Which model? A number from 1 to {len(offers)}, or Enter for 1: ", end="")
+        output.stderr.print("Which model? A number, a name or a path (Enter for 1): ", end="")
         answer = input().strip() or "1"
-        if answer.isdecimal() and 1 <= int(answer) <= len(offers):
-            return target_of(offers[int(answer) - 1].name)
-        output.stderr.print(Text(f"{one_line(answer)} is none of these numbers", style="red"))
+        try:
+            name = _chosen(answer, offers)
+        except SpecrunError as error:
+            output.stderr.print(Text(one_line(str(error)), style="red"))
+        else:
+            return target_of(name)
 
 
-def _suggestions() -> Iterator[Offer]:
-    """For each size of a download, the first model of the catalog that is not here and fits the memory and the disk."""
+def _chosen(answer: str, offers: Sequence[Offer]) -> str:
+    """The name of what was typed: the number of an offer, a name or a path. Raises SpecrunError for what is nothing."""
+    if answer.isdecimal():
+        if not 1 <= int(answer) <= len(offers):
+            raise UsageError(f"{answer} is none of the numbers from 1 to {len(offers)}")
+        return offers[int(answer) - 1].name
+    model = resolve.locate(answer)
+    if model.path and not model.path.is_file():
+        raise UsageError(f"{answer} is no file")
+    return answer
+
+
+def _groups() -> dict[str, list[Offer]]:
+    """What is offered, by headings. What is on this machine comes first, and of it what came last."""
     catalog = entries.catalog()
     fits = LocalFits.now(catalog)
-    free, least = download.free_bytes(), 0.0
+    with output.progress() as show:
+        show("reading the models on this machine ...")
+        local = local_models()
+        here = [
+            Offer(model.name, model.n_bytes, model.program or "", fits.of(model.entry, model.path))
+            for model in local[:_MOST_LOCAL]
+        ]
+    more = f"; {len(local) - len(here)} more: specrun models list --here" if len(local) > len(here) else ""
+    names = {model.entry.alias for model in local if model.entry}
+    groups = {
+        f"on this machine{more}": here,
+        "to download": list(_downloads(catalog.values(), fits, names)),
+        "to try things out": [Offer(embedded.NAME, None, "continues Python code, cannot answer")],
+    }
+    return {heading: offers for heading, offers in groups.items() if offers}
+
+
+def _menu(groups: dict[str, list[Offer]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for right in (True, False, True):
+        table.add_column(justify="right" if right else "left", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("", "", "size", "fits", "tok/s", style="dim")
+    number = 0
+    for heading, offers in groups.items():
+        table.add_row("", heading, style="dim")
+        for offer in offers:
+            number += 1
+            size = size_text(offer.n_bytes) if offer.n_bytes else ""
+            table.add_row(str(number), Text(one_line(offer.name)), size, *_speed(offer.fit), offer.about)
+    return table
+
+
+def _downloads(catalog: Iterable[Entry], fits: LocalFits, here: set[str]) -> Iterator[Offer]:
+    """A small model and the best one that fit memory and disk, and the one that is recommended, of those not here."""
+    free, least, sized = download.free_bytes(), 0.0, list[str]()
+    missing = {e.alias: (e, found) for e in catalog if e.alias not in here and (found := fits.of(e, None))}
     for most in _DOWNLOADS:
-        for entry in catalog.values():
-            found, n_bytes = fits.of(entry, None), entry.expected_bytes
-            if not (entry.verified and found and n_bytes) or cache.find(of_entry(entry)):
-                continue
-            in_memory = found.fits not in ("no", "streamed")
-            if least < n_bytes <= min(most, free) and in_memory and found.tokens_per_second >= _LEAST_RATE:
-                minutes = 8 * n_bytes / _CONNECTION / 60
-                about = f"{found.tokens_per_second:.0f} tokens/s here, {minutes:.0f} min to download"
-                yield Offer(entry.alias, n_bytes, about)
+        for entry, found in missing.values():
+            is_quick = found.fits in IN_MEMORY and found.tokens_per_second >= _LEAST_RATE
+            if entry.verified and is_quick and least < (entry.expected_bytes or 0) <= min(most, free):
+                sized.append(entry.alias)
                 break
         least = most
+    words = dict.fromkeys(sized[-1:], "the best that fits")
+    words = dict.fromkeys(sized[:-1][:1], "small and quick") | words
+    for entry, found in missing.values():
+        if entry.recommended and found.fits != "no" and (entry.expected_bytes or 0) <= free:
+            words[entry.alias] = f"recommended, draft {entry.drafts[0]}" if entry.drafts else "recommended"
+    for alias, about in words.items():
+        entry, found = missing[alias]
+        minutes = 8 * (entry.expected_bytes or 0) / _CONNECTION / 60
+        yield Offer(alias, entry.expected_bytes, f"{about}, {minutes:.0f} min", found)
+
+
+def _speed(found: Fit | None) -> tuple[str, str]:
+    """Where a model lies, and the tokens a second that are expected of it."""
+    if found is None or found.fits == "no":
+        return ("no" if found else ""), ""
+    rate = found.tokens_per_second
+    return _PLACES[found.fits], f"~{rate:.{0 if rate >= 10 else 1}f}"

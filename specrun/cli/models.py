@@ -18,8 +18,8 @@ from specrun.errors import MissingModelError, SpecrunError, UsageError
 from specrun.views import output
 
 if TYPE_CHECKING:
-    from specrun.catalog.cache import CachedModel
     from specrun.catalog.entries import Entry
+    from specrun.catalog.here import LocalModel
     from specrun.catalog.hub.look_up import RemoteModel
     from specrun.catalog.names import HubName
     from specrun.engine.local_fit import LocalFits
@@ -45,61 +45,64 @@ def models(context: typer.Context) -> None:
 
 @command("list")
 def list_models(
-    cached: Annotated[
-        bool, typer.Option("--cached", help="Only models on this machine, including those that other programs fetched.")
+    here: Annotated[
+        bool, typer.Option("--here", help="Only models on this machine, including those that other programs keep.")
     ] = False,
+    fit: Annotated[bool, typer.Option("--fits", help="Only models that fit the memory that is free.")] = False,
     json: Json = False,
 ) -> None:
-    """List the catalog: what is for whom, what drafts, what fits the memory that is free here, and roughly how fast.
+    """List models: those on this machine, and the catalog, with what drafts, what fits here, and roughly how fast.
 
-    `fits` says where placement would put a model with its draft at a context of 4,096 tokens: vram, partly (in VRAM),
-    ram, streamed (from disk in every pass), or no. Tokens per second are an estimate of plain decoding. Nothing is
-    downloaded.
+    Models that Ollama, LM Studio and llama.cpp keep are used where they are, by the names shown here. `fits` says where
+    placement would put a model with its draft at a context of 4,096 tokens: vram, partly (in VRAM), ram, streamed (from
+    disk in every pass), or no. Tokens per second are an estimate of plain decoding. Nothing is downloaded.
     """
-    from specrun.catalog import cache, entries
-    from specrun.catalog.names import of_entry
-    from specrun.engine.local_fit import LocalFits
+    from specrun.catalog import entries
+    from specrun.catalog.here import local_models
+    from specrun.engine.local_fit import IN_MEMORY, LocalFits
 
     catalog = entries.catalog()
     fits = LocalFits.now(catalog)
-    rows = [_entry_row(entry, cache.find(of_entry(entry)), fits) for entry in catalog.values()]
-    if cached:
-        in_catalog = {(row["repo"], row["file"]) for row in rows}
-        rows = [row for row in rows if row["cached"]]
-        others = [model for model in cache.models() if (model.repo, model.file) not in in_catalog]
-        rows += [_cached_row(model, fits) for model in others]
+    with output.progress() as show:
+        show("reading the models on this machine ...")
+        local = local_models()
+        by_alias = {model.entry.alias: model for model in reversed(local) if model.entry}
+        rows = [_local_row(model, fits) for model in local if not model.entry]
+    rows += [_entry_row(entry, by_alias.get(entry.alias), fits) for entry in catalog.values()]
+    rows = [row for row in rows if (row["here"] or not here) and (row["fits"] in IN_MEMORY or not fit)]
     if json:
         output.write_json(rows)
         return
     if not rows:
-        output.note("no models in the Hugging Face cache yet; `specrun pull NAME` fetches one")
+        which = "no model fits the memory that is free" if fit else "no models on this machine yet"
+        output.note(f"{which}; `specrun pull NAME` fetches one of `specrun models list`")
         return
     from specrun.views.models_table import models_table
 
     output.print_table(models_table(rows))
     output.note(fits.explanation)
-    if not all(row["verified"] or row["cached"] for row in rows):
+    if not all(row["verified"] or row["here"] for row in rows):
         output.note("?: not verified; `specrun models check NAME` asks the hub")
 
 
-def _entry_row(entry: Entry, path: Path | None, fits: LocalFits) -> dict[str, Any]:
-    facts = asdict(entry) | {"kind": entry.kind, "estimated_bytes": entry.expected_bytes}
-    return facts | {"cached": path is not None, "path": str(path) if path else None} | _fit(fits, entry, path)
+def _entry_row(entry: Entry, model: LocalModel | None, fits: LocalFits) -> dict[str, Any]:
+    facts = {"name": entry.alias} | asdict(entry) | {"kind": entry.kind, "estimated_bytes": entry.expected_bytes}
+    return facts | _here(model) | _fit(fits, entry, model.path if model else None)
 
 
-def _cached_row(model: CachedModel, fits: LocalFits) -> dict[str, Any]:
-    from specrun.catalog.gguf_file import GgufFile
-    from specrun.catalog.info import kind_of
-    from specrun.errors import ModelFileError
+def _local_row(model: LocalModel, fits: LocalFits) -> dict[str, Any]:
+    from specrun.engine.local_fit import file_shape
 
-    row: dict[str, Any] = {"alias": None, "repo": model.repo, "file": model.file, "bytes": model.bytes}
-    row |= {"estimated_bytes": model.bytes, "path": str(model.path), "quantization": None, "licence": None}
-    row |= {"drafts": [], "companions": [], "family": None, "about": None, "cached": True, "verified": False}
-    try:
-        kind = kind_of(GgufFile.read(model.path))
-    except ModelFileError:
-        kind = None  # `specrun models info` says what is wrong with it
-    return row | {"kind": kind} | _fit(fits, None, model.path)
+    file = file_shape(model.path)
+    row: dict[str, Any] = {"name": model.name, "alias": None, "repo": model.repo, "file": model.file}
+    row |= {"bytes": model.n_bytes, "estimated_bytes": model.n_bytes, "quantization": None, "licence": None}
+    row |= {"drafts": [], "companions": [], "family": None, "about": None, "verified": False, "recommended": False}
+    return row | {"kind": file.kind if file else None} | _here(model) | _fit(fits, None, model.path)
+
+
+def _here(model: LocalModel | None) -> dict[str, Any]:
+    path, program = (str(model.path), model.program) if model else (None, None)
+    return {"here": model is not None, "path": path, "program": program}
 
 
 def _fit(fits: LocalFits, entry: Entry | None, path: Path | None) -> dict[str, Any]:
@@ -160,7 +163,9 @@ def remove(names: Names, yes: Yes = False) -> None:
     for name in names:
         model, path = _on_hub(name)
         if path is None:
-            raise MissingModelError(f"{name} is not on this machine; `specrun models list --cached` shows what is")
+            raise MissingModelError(f"{name} is not on this machine; `specrun models list --here` shows what is")
+        if not path.is_relative_to(cache.folder(model.repo)):
+            raise UsageError(f"{name} is kept by another program ({path}); delete it there")
         cached.append((name, model.repo, path))
     if not yes:
         if not pulling.can_ask():
@@ -263,10 +268,13 @@ def _has_drafts(cached: tuple[str, str, Path]) -> bool:
 
 def _on_hub(name: str) -> tuple[HubName, Path | None]:
     """What a name means on the hub, and the path of the cached model or None. Raises UsageError for a path."""
+    from specrun.catalog import ollama
     from specrun.catalog.resolve import locate
 
     model = locate(name)
     if model.hub is None:
+        if ollama.is_named(name):
+            raise UsageError(f"{name} is kept by Ollama; `ollama pull` and `ollama rm` fetch and delete its models")
         raise UsageError(f"{name} is a path; give an alias, org/repo:QUANT or org/repo/file.gguf")
     return model.hub, model.path
 

@@ -55,7 +55,7 @@ def writing(folder: Folder) -> Finding:
     except OSError as error:
         return Finding(check, "fail", f"{folder.path} cannot be written: {error.strerror}", elsewhere)
     detail = f"{folder.path}, {size_text(free)} free"
-    space = f"free some (`specrun models list --cached` shows models), or set {elsewhere}"
+    space = f"free some (`specrun models list --here` shows models), or set {elsewhere}"
     if free < _FULL:
         return Finding(check, "fail", f"{detail}; nothing can be saved there", space)
     if free < folder.enough:

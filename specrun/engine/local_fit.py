@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from specrun.catalog.entries import Entry
+from specrun import __version__
+from specrun.catalog.entries import Entry, Kind
 from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.info import kind_of
 from specrun.display_text import size_text
 from specrun.errors import ModelFileError
 from specrun.hardware.device import Device, offload_devices
@@ -17,7 +21,49 @@ from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import ModelShape, expected_shape
 from specrun.llama import devices
 from specrun.llama_settings import UNDECIDED
+from specrun.locations import cache_dir, recall, remember
 from specrun.profiles.lookup import known_rates
+
+IN_MEMORY = ("vram", "partly", "ram")  # the values of `Fit.fits` of a model that is not read from disk in every pass
+
+
+@dataclass(frozen=True)
+class FileShape:
+    """What a model's file says of its size and its kind."""
+
+    kind: Kind
+    used_share: float  # of a layer's experts, which a token uses
+    shape: ModelShape
+
+
+def file_shape(path: Path) -> FileShape | None:
+    """The shape of the model at `path`; None if the file is damaged, of which `specrun models info` says more.
+
+    It is kept in the cache folder, because to read the header of a real model takes a tenth of a second.
+    """
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    name = os.fspath(path.absolute())
+    of = [__version__, name, stat.st_size, stat.st_mtime_ns]
+    kept = cache_dir() / "shapes" / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}.json"
+
+    def read(value: Any) -> FileShape | None:
+        if value["of"] != of:
+            return None
+        shape: dict[str, Any] = {key: tuple(n) if isinstance(n, list) else n for key, n in value["shape"].items()}
+        return FileShape(value["kind"], float(value["used_share"]), ModelShape(**shape))
+
+    if found := recall(kept, read):
+        return found
+    try:
+        file = GgufFile.read(path)
+    except ModelFileError:
+        return None
+    found = FileShape(kind_of(file), file.used_share, ModelShape.of(file, CELLS, UNDECIDED))
+    remember(kept, {"of": of, **asdict(found)})
+    return found
 
 
 @dataclass(frozen=True)
@@ -40,18 +86,14 @@ class LocalFits:
 
         path: its file, whose header tells more than the catalog; None if it is not on this machine.
         """
-        target, n_experts, n_used = None, 0, 0
-        with suppress(ModelFileError):  # `specrun models info` says what is wrong with it
-            if path:
-                file = GgufFile.read(path)
-                target, n_experts, n_used = ModelShape.of(file, CELLS, UNDECIDED), file.n_experts, file.n_experts_used
-        if target is None and entry:
+        file = file_shape(path) if path else None
+        target, used_share = (file.shape, file.used_share) if file else (None, 1.0)
+        if file is None and entry:
             target = expected_shape(entry, CELLS)
-            if entry.shape:
-                n_experts, n_used = entry.shape.experts, entry.shape.experts_used
+            if entry.shape and entry.shape.experts:
+                used_share = entry.shape.experts_used / entry.shape.experts
         if target is None:
             return None
-        used_share = n_used / n_experts if n_experts else 1.0
         return fit(target, self._draft_of(entry), self.gpus, self.ram_bytes, self.rates, used_share)
 
     def _draft_of(self, entry: Entry | None) -> ModelShape | None:

@@ -44,7 +44,7 @@ def _heading(members: Sequence[dict[str, Any]]) -> Text:
     """What a family is, its licence, and what drafts for it besides the text itself."""
     row = members[0]
     if not row["family"]:
-        return Text("others", style="bold")
+        return Text("on this machine, not in the catalog", style="bold")
     text = Text.assemble((one_line(row["family"]), "bold"))
     if row["licence"]:
         text.append(f" ({one_line(row['licence'])})")
@@ -62,10 +62,11 @@ def _heading(members: Sequence[dict[str, Any]]) -> Text:
 
 
 def _cells(row: dict[str, Any], licence: str | None) -> tuple[str, ...]:
-    name = one_line(row["alias"] or f"{row['repo']}/{row['file']}")
-    mark = "" if row["verified"] or row["cached"] else " ?"
+    name = one_line(row["name"])
+    mark = "" if row["verified"] or row["here"] else " ?"
     size, rate, drafts = row["bytes"] or row["estimated_bytes"], row["tokens_per_second"], row["drafts"]
-    notes = ["here"] if row["cached"] else []
+    notes = [f"here ({row['program']})" if row["program"] else "here"] if row["here"] else []
+    notes += ["recommended"] if row["recommended"] else []
     notes += [row["licence"]] if row["licence"] and row["licence"] != licence else []
     return (
         f"{name}{mark}",

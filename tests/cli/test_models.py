@@ -13,6 +13,7 @@ from specrun.catalog.entries import catalog
 from tests.conftest import Specrun, SpecrunHere
 from tests.hub import Hub
 from tests.models import TOKENS, edited
+from tests.other_programs import in_lm_studio, in_ollama
 
 USAGE, MODEL_FILE, MISSING, HUB = 2, 3, 7, 8  # exit codes, see specrun.errors
 
@@ -61,8 +62,8 @@ def test_list_shows_the_catalog_and_what_is_here(here: SpecrunHere, tmp_path: Pa
     (tmp_path / "config" / "models.toml").write_text('[models.mine]\nrepo = "me/mine"\nfile = "mine-Q8_0.gguf"\n')
     models = {model["alias"]: model for model in json.loads(here("models", "list", "--json").stdout)}
     assert set(models) == set(catalog())
-    assert [alias for alias, model in models.items() if model["cached"]] == ["qwen-0.5b"]
-    assert {"alias", "repo", "file", "bytes", "drafts", "kind", "fits", "cached", "verified"} <= set(models["mine"])
+    assert [alias for alias, model in models.items() if model["here"]] == ["qwen-0.5b"]
+    assert {"alias", "repo", "file", "bytes", "drafts", "kind", "fits", "here", "verified"} <= set(models["mine"])
     assert models["mine"]["fits"] is None
     assert all(
         model["fits"] in ("vram", "partly", "ram", "streamed", "no") for name, model in models.items() if name != "mine"
@@ -77,17 +78,37 @@ def test_list_shows_the_catalog_and_what_is_here(here: SpecrunHere, tmp_path: Pa
     assert "an estimate" in result.stderr
 
 
-def test_list_cached_shows_what_other_programs_fetched(here: SpecrunHere, served: Hub) -> None:
-    assert here("models", "list", "--cached").stdout == ""
+def test_list_here_shows_what_other_programs_fetched(here: SpecrunHere, served: Hub) -> None:
+    assert here("models", "list", "--here").stdout == ""
     served.add("org/other-GGUF", {"other-Q8_0.gguf": b"GGUF"})
     here("pull", "qwen-0.5b", "org/other-GGUF", "--yes")
-    models = json.loads(here("models", "list", "--cached", "--json").stdout)
+    models = json.loads(here("models", "list", "--here", "--json").stdout)
     assert [(model["alias"], model["file"]) for model in models] == [
-        ("qwen-0.5b", catalog()["qwen-0.5b"].file),
         (None, "other-Q8_0.gguf"),
+        ("qwen-0.5b", catalog()["qwen-0.5b"].file),
     ]
-    assert (models[1]["kind"], models[1]["fits"]) == (None, None), "it is damaged"
-    assert "org/other-GGUF/other-Q8_0.gguf" in here("models", "list", "--cached").stdout
+    assert (models[0]["kind"], models[0]["fits"]) == (None, None), "it is damaged"
+    assert [model["alias"] for model in json.loads(here("models", "list", "--here", "--fits", "--json").stdout)] == [
+        "qwen-0.5b"
+    ]
+    assert "org/other-GGUF/other-Q8_0.gguf" in here("models", "list", "--here").stdout
+
+
+def test_what_another_program_keeps_is_listed_and_never_deleted(
+    here: SpecrunHere, script: Path, tmp_path: Path
+) -> None:
+    blob = in_ollama(tmp_path / "home/ollama", "registry.ollama.ai/library/qwen2.5/7b", script)
+    entry = catalog()["llama-3b"]
+    kept = in_lm_studio(tmp_path / "home/.lmstudio/models", f"{entry.repo}/{entry.file}", script)
+    models = json.loads(here("models", "list", "--here", "--json").stdout)
+    assert [(model["name"], model["program"], model["path"]) for model in models] == [
+        ("ollama:qwen2.5:7b", "Ollama", str(blob)),
+        ("llama-3b", "LM Studio", str(kept)),
+    ]
+    assert "here (Ollama)" in here("models", "list").stdout
+    here("models", "rm", "ollama:qwen2.5:7b", "--yes").assert_fails(USAGE, "`ollama rm`")
+    here("models", "rm", "llama-3b", "--yes").assert_fails(USAGE, "kept by another program", str(kept))
+    here("models", "path", "ollama:nothing").assert_fails(MISSING, "`ollama pull nothing` fetches it")
 
 
 def test_names_that_look_like_commands_are_shown_as_they_are(
@@ -97,7 +118,7 @@ def test_names_that_look_like_commands_are_shown_as_they_are(
     file.parent.mkdir(parents=True)
     file.symlink_to(script)
     shown = "a[/]\\u001b[2J\\u202e:smile:-Q8_0.gguf"
-    assert shown in here("models", "list", "--cached").stdout
+    assert shown in here("models", "list", "--here").stdout
     chat = specrun.on_terminal("chat")  # lists the models to choose from
     chat.expect_exact("Which model?")
     assert "a[/]" in chat.before, "the name goes on in the next line"

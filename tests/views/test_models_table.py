@@ -12,6 +12,7 @@ from specrun.views.models_table import models_table
 
 def row(alias: str | None, family: str | None, **changes: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {
+        "name": alias or "org/repo/m.gguf",
         "alias": alias,
         "family": family,
         "repo": "org/repo",
@@ -25,7 +26,9 @@ def row(alias: str | None, family: str | None, **changes: Any) -> dict[str, Any]
         "tokens_per_second": 12.4,
         "drafts": [],
         "architecture": "qwen35",
-        "cached": False,
+        "here": False,
+        "program": None,
+        "recommended": False,
         "verified": True,
     }
     return facts | changes
@@ -40,21 +43,21 @@ def drawn(*rows: dict[str, Any], width: int = 80) -> str:
 def test_families_stand_under_a_line_that_explains_them() -> None:
     text = drawn(
         row("a-1b", "a"),
-        row("a-8b", "a", drafts=["a-1b", "a-2b"], licence="other", cached=True),
+        row("a-8b", "a", drafts=["a-1b", "a-2b"], licence="other", recommended=True),
         row(
             "b-30b", "b", companions=[], kind="moe", fits="streamed", tokens_per_second=0.42, bytes=None, verified=False
         ),
-        row(None, None, kind=None, fits=None, tokens_per_second=None, licence=None, cached=True),
+        row(None, None, kind=None, fits=None, tokens_per_second=None, licence=None, here=True, program="Ollama"),
     )
     lines = [line.rstrip() for line in text.splitlines()]
     assert "a (mit): a family. Drafts: small siblings (best known), MTP layers" in lines
     assert "b (mit): a family. Drafts: the text itself" in lines
-    assert "others" in lines
+    assert "on this machine, not in the catalog" in lines
     assert max(map(len, lines)) <= 80
     by_name = {line.split()[0]: line for line in lines if line}
-    assert by_name["a-8b"].endswith("in VRAM     ~12  a-1b +1  here, other")
+    assert by_name["a-8b"].endswith("in VRAM     ~12  a-1b +1  recommended, other")
     assert by_name["b-30b"].split()[1:] == ["?", "~2.00", "GB", "moe", "streamed", "~0.4"]
-    assert by_name["org/repo/m.gguf"].split() == ["org/repo/m.gguf", "2.00", "GB", "?", "?", "here"]
+    assert by_name["org/repo/m.gguf"].split() == ["org/repo/m.gguf", "2.00", "GB", "?", "?", "here", "(Ollama)"]
     starts = {line.index(" GB") for line in lines if " GB" in line}
     assert len(starts) == 1, "the tables of families are aligned"
 

@@ -1,0 +1,99 @@
+"""All models on this machine that can be targets: in the hub's cache, and where other programs keep them.
+
+What `name` says is what `--target` takes: an alias, ORG/REPO/FILE.gguf, `ollama:NAME:TAG`, or a path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from specrun.catalog import cache, ollama, others
+from specrun.catalog.architectures import does
+from specrun.catalog.entries import Entry, catalog
+from specrun.catalog.gguf_header import Metadata, read_beginning
+from specrun.catalog.names import HubName
+from specrun.errors import ModelFileError
+
+_NO_TARGETS = ("clip", "eagle3", "dflash", "t5", "t5encoder")  # projectors, heads, and models that encode a text first
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model on this machine."""
+
+    name: str  # what `--target` takes
+    path: Path  # of its first file
+    n_bytes: int  # of all its files
+    program: str | None = None  # that keeps it; None for the hub's cache
+    entry: Entry | None = None  # the catalog's
+    repo: str | None = None  # on the hub
+    file: str | None = None  # in `repo`
+
+
+def local_models() -> list[LocalModel]:
+    """The models, those that came last first. Adapters, projectors, heads and models of embeddings are left out.
+
+    A file that two programs keep is named once, and what is damaged in another program's folder not at all.
+    """
+    found: dict[str, tuple[float, LocalModel]] = {}
+    for model in _all():
+        with suppress(OSError):
+            real = os.path.realpath(model.path)
+            if real not in found and _may_be_target(model):
+                found[real] = Path(real).stat().st_mtime, model
+    return [model for _, model in sorted(found.values(), key=lambda it: (-it[0], it[1].name))]
+
+
+def find(model: HubName) -> Path | None:
+    """The file on this machine that a name of the hub means: in the hub's cache, else where other programs keep it."""
+    if path := cache.find(model):
+        return path
+    kept = others.find(model)
+    return kept.path if kept else None
+
+
+def _all() -> Iterator[LocalModel]:
+    entries = {(entry.repo, entry.file): entry for entry in catalog().values()}
+
+    def of_hub(repo: str, file: str, path: Path, n_bytes: int, program: str | None) -> LocalModel:
+        entry = entries.get((repo, file))
+        name = entry.alias if entry else f"{repo}/{file}"
+        return LocalModel(name, path, n_bytes, program, entry, repo, file)
+
+    for cached in cache.models():
+        yield of_hub(cached.repo, cached.file, cached.path, cached.bytes, None)
+    for kept in others.models():
+        if kept.repo:
+            yield of_hub(kept.repo, kept.file, kept.path, kept.bytes, kept.program)
+        else:
+            yield LocalModel(_short(kept.path), kept.path, kept.bytes, kept.program)
+    for model in ollama.models():
+        yield LocalModel(model.name, model.path, model.bytes, "Ollama")
+
+
+def _short(path: Path) -> str:
+    """A path as people write it."""
+    with suppress(ValueError):
+        return str(Path("~") / path.relative_to(Path.home()))
+    return str(path)
+
+
+def _may_be_target(model: LocalModel) -> bool:
+    try:
+        return _is_target(read_beginning(model.path))
+    except ModelFileError:
+        return model.program is None  # `specrun models info` says what is wrong with it, `specrun models rm` deletes it
+
+
+def _is_target(metadata: Metadata) -> bool:
+    """Whether a model writes texts, by what its file says before the vocabulary."""
+    architecture = metadata.get("general.architecture")
+    if metadata.get("general.type", "model") != "model" or architecture in _NO_TARGETS:
+        return False
+    embeds = metadata.get(f"{architecture}.pooling_type") or metadata.get(f"{architecture}.attention.causal") is False
+    is_head = isinstance(architecture, str) and does("reads_cache", architecture)
+    return f"{architecture}.block_count" in metadata and not embeds and not is_head

@@ -1,0 +1,129 @@
+"""Which models of this machine can be targets, by which names, and where they lie."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from specrun.catalog import here
+from specrun.catalog.cache import folder as repository
+from specrun.catalog.entries import catalog
+from specrun.catalog.resolve import locate, missing_error
+from tests.models import edited, random_bert, split
+from tests.other_programs import in_llama_cpp, in_lm_studio, in_ollama
+
+
+def names() -> list[str]:
+    """Names of the models that are found."""
+    return [model.name for model in here.local_models()]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The user's home."""
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def lm_studio(home: Path) -> Path:
+    """LM Studio's folder of models."""
+    return home / ".lmstudio" / "models"
+
+
+def in_hub_layout(root: Path, repo: str, file: str, model: Path) -> Path:
+    """A model in a cache of the hub's layout."""
+    path = repository(repo, root) / "snapshots" / ("0" * 40) / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(model)
+    return path
+
+
+def test_every_program_s_models_have_names_that_a_target_can_have(home: Path, lm_studio: Path, script: Path) -> None:
+    entry = catalog()["llama-3b"]
+    files = [edited(home.parent / f"{i}.gguf", script, {"general.name": str(i)}) for i in range(6)]
+    paths = {
+        "org/hub-GGUF/hub-Q8_0.gguf": in_hub_layout(
+            home.parent / "huggingface/hub", "org/hub-GGUF", "hub-Q8_0.gguf", files[0]
+        ),
+        "org/new-GGUF/new-Q8_0.gguf": in_hub_layout(home / "llama.cpp", "org/new-GGUF", "new-Q8_0.gguf", files[1]),
+        "org/old-GGUF/sub/old-Q8_0.gguf": in_llama_cpp(
+            home / "llama.cpp", "org/old-GGUF", "sub/old-Q8_0.gguf", files[2]
+        ),
+        "pub/lm-GGUF/lm-Q8_0.gguf": in_lm_studio(lm_studio, "pub/lm-GGUF/lm-Q8_0.gguf", files[3]),
+        "llama-3b": in_lm_studio(lm_studio, f"{entry.repo}/{entry.file}", files[4]),
+        "ollama:qwen2.5:7b": in_ollama(
+            Path(os.environ["OLLAMA_MODELS"]), "registry.ollama.ai/library/qwen2.5/7b", files[5]
+        ),
+        "~/.lmstudio/models/loose.gguf": in_lm_studio(lm_studio, "loose.gguf", script),
+    }
+    found = here.local_models()
+    assert {model.name: model.path for model in found} == paths
+    assert {name: locate(name).path for name in paths} == paths
+    assert {model.name: model.program for model in found if model.entry} == {"llama-3b": "LM Studio"}
+    assert locate("org/old-GGUF:Q8_0").path == paths["org/old-GGUF/sub/old-Q8_0.gguf"]
+    assert locate("pub/lm-GGUF").path == paths["pub/lm-GGUF/lm-Q8_0.gguf"]
+    assert not locate("pub/lm-GGUF:Q4_K_M").path
+
+
+def test_adapters_projectors_embeddings_heads_and_later_shards_are_left_out(lm_studio: Path, script: Path) -> None:
+    for name, changes in {
+        "adapter": {"general.type": "adapter"},
+        "projector": {"general.type": "mmproj"},
+        "reranker": {"llama.pooling_type": 4},
+        "no-layers": {"llama.block_count": None},
+        "mmproj-f16": {},
+    }.items():
+        edited(in_lm_studio(lm_studio, f"org/{name}/{name}.gguf", script), script, changes)
+    random_bert(in_lm_studio(lm_studio, "org/embed/embed.gguf", script))
+    (lm_studio / "org/half").mkdir()
+    split(lm_studio / "org/half/half.gguf", script, 2)
+    (lm_studio / "org/half/half-00002-of-00002.gguf").unlink()
+    (lm_studio / "org/good").mkdir()
+    split(lm_studio / "org/good/good.gguf", script, 2)
+    assert names() == ["org/good/good-00001-of-00002.gguf"]
+
+
+def test_what_is_damaged_or_may_not_be_read_is_left_out(home: Path, lm_studio: Path, script: Path) -> None:
+    in_lm_studio(lm_studio, "org/a/a.gguf", script)
+    (lm_studio / "org/a/broken.gguf").write_bytes(b"GGUF")
+    (lm_studio / "org/a/text.gguf").write_text("text")
+    (lm_studio / "org/a/empty.gguf").touch()
+    (lm_studio / "org/a/gone.gguf").symlink_to(home / "nowhere")
+    (lm_studio / "org/a/folder.gguf").mkdir()
+    (lm_studio / "org/circle").symlink_to(lm_studio)
+    os.mkfifo(lm_studio / "org/a/pipe.gguf")
+    in_llama_cpp(home / "llama.cpp", "org/repo", "x.gguf", script).unlink()
+    (home / "llama.cpp/manifest=a=b=c.json").write_text("[]")
+    (home / ".lmstudio/settings.json").write_text("[]")
+    (home / ".ollama").write_text("no folder")
+    assert names() == ["org/a/a.gguf"]
+
+
+def test_lm_studio_may_keep_its_models_elsewhere(home: Path, script: Path, random_model: Path) -> None:
+    (home / "moved").mkdir(parents=True)
+    (home / ".lmstudio-home-pointer").write_text(str(home / "moved"))
+    (home / "moved/settings.json").write_text(json.dumps({"downloadsFolder": str(home / "large")}))
+    in_lm_studio(home / "large", "org/a/a.gguf", script)
+    in_lm_studio(home / ".cache/lm-studio/models", "org/old/old.gguf", random_model)
+    assert sorted(names()) == ["org/a/a.gguf", "org/old/old.gguf"]
+
+
+def test_a_file_that_two_programs_have_is_named_once_and_what_came_last_comes_first(
+    home: Path, lm_studio: Path, script: Path, random_model: Path
+) -> None:
+    new = in_lm_studio(lm_studio, "org/new/new.gguf", random_model)
+    old = in_hub_layout(home.parent / "huggingface/hub", "org/old", "old.gguf", script)
+    (lm_studio / "org/linked").mkdir()
+    (lm_studio / "org/linked/old.gguf").symlink_to(old)
+    os.utime(new, (2e9, 2e9))
+    assert names() == ["org/new/new.gguf", "org/old/old.gguf"]
+
+
+def test_a_catalog_s_model_that_another_program_has_is_not_missing(lm_studio: Path, script: Path) -> None:
+    assert "fetch with" in str(missing_error([locate("llama-3b").hub]))  # type: ignore[list-item]
+    entry = catalog()["llama-3b"]
+    path = in_lm_studio(lm_studio, f"{entry.repo}/{entry.file}", script)
+    assert locate("llama-3b").path == path
