@@ -158,26 +158,6 @@ def test_plain_answers_have_nothing_that_moves(specrun: Specrun, script: Path) -
     leave(chat)
 
 
-def test_without_a_target_it_asks_which_model_answers(specrun: Specrun, script: Path, tmp_path: Path) -> None:
-    repository = tmp_path / "huggingface" / "hub" / "models--me--mine" / "snapshots" / "abc"
-    repository.mkdir(parents=True)
-    (repository / "mine.gguf").symlink_to(script)
-    chat = specrun.on_terminal("chat")
-    chat.expect_exact("me/mine/mine.gguf")
-    chat.expect(r"2 +\S+ +\S+ [GM]B +\d+ tokens/s here, \d+ min to download")
-    chat.expect(r"(\d) +embedded ")
-    n_offers = int(chat.match[1])
-    chat.expect_exact(f"A number from 1 to {n_offers}")
-    chat.send(f"{n_offers + 1}\r")
-    chat.expect_exact(f"{n_offers + 1} is none of these numbers")
-    chat.send("\r")
-    chat.expect_exact(HINT)
-    chat.send("one\r")
-    chat.expect_exact("5 tokens")
-    chat.expect_exact(HINT)
-    leave(chat)
-
-
 def test_the_embedded_pair_can_be_named_and_chosen(specrun: Specrun) -> None:
     chat = specrun.on_terminal("chat", "-n", "2")
     chat.expect(r"(\d) +embedded ")
