@@ -39,7 +39,7 @@ from specrun.speculation.drafters.cost_aware import CostAwareDrafter
 from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter, sharpness_at
 from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.growth import ModelCandidates
-from specrun.speculation.papers.growers import OptTreeDrafter
+from specrun.speculation.papers.growers import LevelDrafter, opt_tree
 from specrun.speculation.planning import sequoia
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
@@ -119,7 +119,7 @@ def growers(
     grown: dict[str, tuple[Drafter, Guide | None]] = {
         "chain": (ChainDrafter(ModelCandidates(engine.draft, sampler)), None),
         "SpecExec": (SpecExecDrafter(source, 1.0), None),
-        "OPT-Tree": (OptTreeDrafter(source, free_guide(n, Calibration())), None),
+        "OPT-Tree": (LevelDrafter(source, opt_tree(free_guide(n, Calibration()))), None),
         "Sequoia's tree, matched": (StaticDrafter(source, shape), None),
         "own growth": (CostAwareDrafter(source, own), own),
     }

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -155,7 +154,11 @@ class ModelCandidates:
         return self.model.expand([DraftNode(n, growth.parents[n], growth.tokens[n]) for n in nodes])
 
     def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
-        rows, recent, n = self.rows(growth, nodes), self.sampler.recent(growth.committed), len(growth.committed)
+        return self.candidates(growth, nodes, self.rows(growth, nodes))
+
+    def candidates(self, growth: TreeGrowth, nodes: Sequence[int], rows: NDArray[np.float32]) -> list[Candidates]:
+        """The candidates below each of `nodes`, whose logits are `rows`."""
+        recent, n = self.sampler.recent(growth.committed), len(growth.committed)
         return [
             self.sampler.candidates(row, n + growth.depths[node], recent + growth.path(node), MAX_CHILDREN)
             for node, row in zip(nodes, rows, strict=True)
@@ -167,23 +170,3 @@ class ModelCandidates:
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         return self.model.expandable(parents, width)
-
-
-def offer_children(
-    growth: TreeGrowth,
-    source: CandidateSource,
-    nodes: Sequence[int],
-    count: Callable[[NDArray[np.float64]], int] | None = None,
-) -> list[int]:
-    """Offer the candidates below each of `nodes`, from one draft pass, scored by the draft's own log probabilities.
-
-    count: gives the number of candidates to offer, from their probabilities (float64[k], best first); None offers all.
-    Returns the ids of the new nodes.
-    """
-    offered = []
-    for node, candidates in zip(nodes, source.children(growth, nodes), strict=True):
-        shares = candidates.shares
-        most = count(shares) if count and len(shares) else len(shares)
-        for token, share in islice(zip(candidates.tokens.tolist(), shares.tolist(), strict=True), most):
-            offered.append(growth.add(token, node, growth.scores[node] + math.log(max(share, 1e-300)), share))
-    return offered

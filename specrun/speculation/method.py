@@ -85,6 +85,7 @@ class Method:
     rule: AcceptanceRule | None = None  # at temperatures above 0; at 0 all do the same. None: sample and match
     needs: tuple[str, ...] = (DRAFT,)  # besides the target
     stops: bool = False  # whether it ends a tree by itself, so that the plan's depth is only a bound
+    budget: int | None = None  # nodes of a tree if nobody says otherwise; None is a moderate number
     width: int | None = None  # nodes that one of its draft passes expands; None is the mean width of a level
     shape: Callable[[int, int], TreeShape] | None = None  # of its trees, if budget and depth decide it
     sources: tuple[str, ...] = ()  # names of the draft sources that it uses
@@ -146,7 +147,7 @@ class Method:
             depth = depth if budget is None else min(depth, budget - 1)
             plan = Plan(self, budget=depth + 1, depth=depth)
         else:
-            budget = _BUDGET if budget is None else budget
+            budget = (self.budget or _BUDGET) if budget is None else budget
             if depth is None:
                 # Without draft passes, depth costs nothing: the tree may be as deep as it is large.
                 depth = _DEEP if self.stops else _DEPTH if self.needs_draft else budget - 1

@@ -204,28 +204,3 @@ class TreeShape:
             if value.get(name, fact) != fact:
                 raise ValueError(f'"{name}" is {value[name]}, and by "children" it is {fact}')
         return shape
-
-
-def widest_branching(budget: int, depth: int, max_leaves: int = MAX_LEAVES) -> TreeShape:
-    """The widest tree within the bounds in which all nodes of a level have equally many children, for random draws.
-
-    It starts as a chain of `depth` tokens (fewer if `budget` is smaller). As long as the bounds allow, each node of the
-    first level that can takes another child; no level gets more than the level before it.
-    """
-
-    def fits(counts: list[int]) -> bool:
-        nodes, width = 1, 1
-        for count in counts:
-            width *= count
-            nodes += width
-        return nodes <= budget and width <= max_leaves
-
-    counts = [1] * min(depth, budget - 1)
-    level = 0
-    while level < len(counts):
-        more = [*counts[:level], counts[level] + 1, *counts[level + 1 :]]
-        if (level == 0 or more[level] <= more[level - 1]) and fits(more):
-            counts, level = more, 0
-        else:
-            level += 1
-    return TreeShape.branching(counts)

@@ -12,43 +12,43 @@ from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, Drafting, Method, chain_shape
 from specrun.speculation.papers.growers import (
     BEAM,
-    CapeDrafter,
-    ConfidenceDrafter,
-    DynamicDepthDrafter,
-    OptTreeDrafter,
+    LevelDrafter,
     Stop,
     adaedl_stops,
+    cape_count,
+    chain,
     disco_stops,
+    dynamic_depth,
+    opt_tree,
     specdec_stops,
 )
 from specrun.speculation.papers.node_rules import k_seq, multi_step, sequoia
 from specrun.speculation.papers.sampled import Draw, SampledDrafter
+from specrun.speculation.papers.shapes import branching, forked
 from specrun.speculation.papers.walk import PaperRule, by_node, walk_block, walk_typical
-from specrun.speculation.shape import MAX_LEAVES, TreeShape, widest_branching
+
+
+def _model(drafting: Drafting) -> ModelCandidates:
+    """The draft model itself, whose probabilities these methods need; ValueError for a recording of its candidates."""
+    source = drafting.need_source()
+    if not isinstance(source, ModelCandidates):
+        raise ValueError(f"{drafting.plan.method.name} needs a draft model, not a recording")
+    return source
 
 
 def _sampled(draw: Draw) -> Callable[[Drafting], Drafter]:
     def drafter(drafting: Drafting) -> Drafter:
         # Greedily there is nothing to draw: the rules take the child that is the target's own choice, if there is one,
         # so the best candidates are the best draws.
-        source = drafting.need_source()
-        if drafting.temperature == 0:
-            return StaticDrafter(source, drafting.need_shape())
-        if not isinstance(source, ModelCandidates):
-            raise ValueError(f"{drafting.plan.method.name} draws from a draft model, not from a recording")
-        return SampledDrafter(source, drafting.need_shape(), draw)
+        source, shape = _model(drafting), drafting.need_shape()
+        return SampledDrafter(source, shape, draw) if drafting.temperature else StaticDrafter(source, shape)
 
     return drafter
 
 
-def _paths(budget: int, depth: int) -> TreeShape:
-    """Paths that begin at the root, as many as fit."""
-    return TreeShape.branching((min((budget - 1) // depth, MAX_LEAVES), *[1] * (depth - 1)))
-
-
 def _stopping(name: str, paper: str, stop: Stop) -> Method:
     pays = "where chain does, if the draft's confidence varies much"
-    return Method(name, "chain", paper, pays, lambda d: ConfidenceDrafter(d.need_source(), stop), stops=True)
+    return Method(name, "chain", paper, pays, lambda d: chain(_model(d), stop), stops=True)
 
 
 def _source(name: str, paper: str, pays: str, *needs: str) -> Method:
@@ -61,17 +61,17 @@ PAPERS = (
     _stopping("adaedl", "AdaEDL, arXiv 2410.18351", adaedl_stops),
     Method(
         "cape", "tree", "GliDe with a CaPE, arXiv 2402.02082", "where 20 more tokens in a pass cost little",
-        lambda d: CapeDrafter(d.need_source()),
+        lambda d: chain(_model(d), count=cape_count),
     ),
     Method(
         "opt-tree", "tree", "OPT-Tree, arXiv 2406.17276",
         "where specexec does; it makes fewer draft passes where further ones gain little",
-        lambda d: OptTreeDrafter(d.need_source(), d.guide), stops=True,
+        lambda d: LevelDrafter(_model(d), opt_tree(d.guide)), stops=True,
     ),
     Method(
         "ddd", "tree", "Dynamic depth decoding, arXiv 2409.00142; EAGLE-2, 2406.16858",
         "where specexec does; it makes fewer draft passes where the draft's probabilities are low",
-        lambda d: DynamicDepthDrafter(d.need_source()), stops=True, width=BEAM,
+        lambda d: LevelDrafter(_model(d), dynamic_depth), stops=True, width=BEAM,
     ),
     _source(
         "prompt-lookup", "Prompt lookup; n-gram speculation of llama.cpp",
@@ -102,19 +102,20 @@ PAPERS = (
     ),
     Method(
         "specinfer", "acceptance rule", "SpecInfer's multi-step rule, arXiv 2305.09781; multi-candidate, 2401.06706",
-        "where rsd does, but less, because draws repeat", _sampled("independent"), PaperRule(by_node(multi_step)),
-        shape=widest_branching,
+        "where rsd does, if the draft is right often enough for deep paths", _sampled("independent"),
+        PaperRule(by_node(multi_step)),
+        budget=21, shape=lambda budget, depth: forked(budget, depth, stem=2),
     ),
     Method(
         "rsd", "acceptance rule",
         "Recursive rejection, arXiv 2402.14160; multi-candidate without replacement, 2401.06706",
         "where large passes cost little and shared noise is not wanted", _sampled("without replacement"),
-        PaperRule(by_node(sequoia)), shape=widest_branching,
+        PaperRule(by_node(sequoia)), shape=branching,
     ),
     Method(
         "spectr", "acceptance rule", "SpecTr's k-SEQ, arXiv 2310.15141",
-        "where rsd does, but less, because draws repeat", _sampled("independent"), PaperRule(by_node(k_seq)),
-        shape=_paths,
+        "where specinfer does, if the very next token is in doubt", _sampled("independent"), PaperRule(by_node(k_seq)),
+        budget=17, shape=forked,
     ),
     Method(
         "sequoia", "acceptance rule", "Sequoia, arXiv 2402.12374",

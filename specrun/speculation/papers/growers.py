@@ -1,4 +1,7 @@
-"""Drafters that grow trees and chains by the draft's own probabilities. None needs training.
+"""Drafters that end trees and chains by the draft's own probabilities. None needs training.
+
+With temperature, target and draft share their noise (`specrun.sampling.noise`), and candidates are ranked with it. The
+thresholds of these papers know no noise, so they meet the probabilities with which the draft would sample a token.
 
 OPT-Tree (arXiv 2406.17276) expands the likeliest nodes of each level, keeps the best `budget` nodes offered, and ends
 when a level raised the expected accepted length by less than a threshold. By the paper the threshold lies between 1 and
@@ -10,8 +13,8 @@ Dynamic depth decoding (DDD, arXiv 2409.00142) expands only the likeliest nodes 
 SpecDec++ (arXiv 2405.19715) ends a chain when the chance that any of its tokens is rejected exceeds a threshold, DISCO
 (arXiv 2405.04304) when the newest token is likely to be rejected, and AdaEDL (arXiv 2410.18351) when a lower bound on
 acceptance, computed from the draft's entropy, is low. In place of the trained predictors of SpecDec++ and DISCO stands
-the draft's probability of its best candidate. CaPE (arXiv 2402.02082) adds more candidates beside each token of a chain
-the lower that probability is.
+the draft's probability of the token that it drafts. CaPE (arXiv 2402.02082) adds more candidates beside each token of a
+chain the lower that probability is.
 """
 
 from __future__ import annotations
@@ -20,149 +23,163 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.speculation.drafter import Draft, DraftLimits
-from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of, offer_children
+from specrun.sampling import Candidates, Distribution
+from specrun.speculation.drafter import Draft, DraftLimits, Logits
+from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_of
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.tree import ROOT
 
-_THRESHOLD = 0.2  # tokens; used without measured pass times
+
+class OwnGrowth(TreeGrowth):
+    """A growing tree with the draft's own probabilities, which lack the noise of the scores that rank the nodes."""
+
+    def __init__(self, committed: Sequence[int]) -> None:
+        super().__init__(committed)
+        self.own = [1.0]  # of each node after its parent
+        self.own_paths = [1.0]  # of the path to each node: the product of the above
+        self.distributions: dict[int, NDArray[np.float64]] = {}  # of the token after each expanded node
+
+
+Select = Callable[[OwnGrowth, list[int], DraftLimits], list[int]]
+"""(growth, nodes of the newest level, limits) -> the nodes to expand next, best first; none ends the tree."""
 
 
 @dataclass(frozen=True)
-class OptTreeDrafter:
-    """Grows the tree with the largest expected accepted length by the draft's own probabilities.
+class LevelDrafter:
+    """Grows a tree level by level.
 
-    guide: if given, the threshold is a draft pass's time over a target pass's.
+    select: chooses the nodes that a level's draft pass expands. count: the number of candidates that are offered below
+    a node, from the draft's own probability of the first; None offers all.
     """
 
-    source: CandidateSource
-    guide: Guide | None = None
+    source: ModelCandidates
+    select: Select
+    count: Callable[[float], int] | None = None
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
-        growth = TreeGrowth(tokens)
-        level, expected = [ROOT], 0.0
-        for _ in range(limits.depth if limits.budget > 1 else 0):
-            below = offer_children(growth, self.source, level)
-            # The chances of the best nodes add up to the expected length.
-            before, expected = expected, float(np.exp(heapq.nlargest(limits.budget, growth.scores)).sum())
-            if expected - before < self._threshold(len(tokens), len(level)):
-                break
-            # Only nodes among the best can have descendants among them.
-            kept = set(growth.best(range(len(growth.scores)), limits.budget))
-            best = growth.best(kept & set(below), limits.width)
-            level = expandable_of(growth, self.source, best, limits.width)
+        growth = OwnGrowth(tokens)
+        level = [ROOT]
+        for _ in range(min(limits.depth, limits.budget - 1)):
+            below = self._offer(growth, level)
+            chosen = self.select(growth, below, limits) if below else []
+            level = expandable_of(growth, self.source, chosen, limits.width) if chosen else []
             if not level:
                 break
         return Draft(growth.tree(limits))
 
-    def _threshold(self, ctx: int, width: int) -> float:
-        if self.guide is None:
+    def _offer(self, growth: OwnGrowth, nodes: Sequence[int]) -> list[int]:
+        """Offer the candidates below each of `nodes`, from one draft pass. Returns the ids of the new nodes."""
+        rows, offered = self.source.rows(growth, nodes), list[int]()
+        for node, row, found in zip(nodes, rows, self.source.candidates(growth, nodes, rows), strict=True):
+            if not len(found.tokens):
+                continue
+            q = self._distribution(growth, node, row, found)
+            own = q.dense(len(row))[found.tokens]
+            growth.distributions[node] = q.probabilities
+            children = zip(found.tokens.tolist(), found.log_shares().tolist(), own.tolist(), strict=True)
+            for token, log_share, p in islice(children, self.count(own[0]) if self.count else None):
+                offered.append(growth.add(token, node, growth.scores[node] + log_share, math.exp(log_share)))
+                growth.own.append(p)
+                growth.own_paths.append(growth.own_paths[node] * p)
+        return offered
+
+    def _distribution(self, growth: OwnGrowth, node: int, row: Logits, found: Candidates) -> Distribution:
+        """What the draft would sample from after `node`; greedily, and then at temperature 1, from its candidates. A
+        grammar does not change it.
+        """
+        sampler = self.source.sampler
+        if sampler.noise is None:
+            return Distribution(found.tokens, found.shares)
+        return sampler.distribution(row, sampler.recent(growth.committed) + growth.path(node))
+
+
+_THRESHOLD = 0.2  # tokens; used without measured pass times
+
+
+def opt_tree(guide: Guide | None = None) -> Select:
+    """OPT-Tree. guide: if given, the threshold is a draft pass's time over a target pass's, else 0.2 tokens."""
+
+    def select(growth: OwnGrowth, below: list[int], limits: DraftLimits) -> list[int]:
+        # The chances of the best nodes add up to the expected length.
+        before, expected = (
+            sum(heapq.nlargest(limits.budget, paths)) for paths in (growth.own_paths[: below[0]], growth.own_paths)
+        )
+        if expected - before < threshold(len(growth.committed), len({growth.parents[node] for node in below})):
+            return []
+        # Only nodes among the best can have descendants among them.
+        kept = set(growth.best(range(len(growth.scores)), limits.budget))
+        return growth.best(kept & set(below), limits.width)
+
+    def threshold(ctx: int, width: int) -> float:
+        if guide is None:
             return _THRESHOLD
-        levels = self.guide.levels_row(ctx)
-        return min(float(levels[min(width, len(levels) - 1)]) / self.guide.plain_ms(ctx), 1.0)
+        levels = guide.levels_row(ctx)
+        return min(float(levels[min(width, len(levels) - 1)]) / guide.plain_ms(ctx), 1.0)
+
+    return select
 
 
 BEAM = 10  # nodes, as in EAGLE-2
 _LEAST_SHARE = 0.3  # below this sum of probabilities the target's token is probably outside the beam
 
 
-@dataclass(frozen=True)
-class DynamicDepthDrafter:
-    """Expands a beam of the draft's likeliest paths until their probabilities have a small sum."""
-
-    source: CandidateSource
-
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
-        growth = TreeGrowth(tokens)
-        beam = [ROOT]
-        for _ in range(limits.depth if limits.budget > 1 else 0):
-            beam = growth.best(offer_children(growth, self.source, beam), limits.width)
-            if np.exp([growth.scores[n] for n in beam]).sum() < _LEAST_SHARE:
-                break
-            beam = expandable_of(growth, self.source, beam, limits.width)
-            if not beam:
-                break
-        return Draft(growth.tree(limits))
+def dynamic_depth(growth: OwnGrowth, below: list[int], limits: DraftLimits) -> list[int]:
+    """DDD: a beam of the likeliest paths, until their probabilities have a small sum."""
+    beam = growth.best(below, limits.width)
+    return beam if sum(growth.own_paths[node] for node in beam) >= _LEAST_SHARE else []
 
 
-Stop = Callable[[NDArray[np.float64], float], bool]
-"""(shares, kept) -> whether the chain ends before the next token.
+_SIBLINGS = ((0.3, 7), (0.6, 5), (0.8, 3), (1.0, 1))  # CaPE: (highest probability of the drafted token, candidates)
 
-shares: float64[k], the draft's probabilities of the candidates for it, best first. kept: chance that the best of them
-and all tokens before it are accepted.
+
+def cape_count(probability: float) -> int:
+    """The drafted token and its siblings, by its probability."""
+    return next(count for bound, count in _SIBLINGS if probability <= bound + 1e-9)
+
+
+Stop = Callable[[NDArray[np.float64], float, float], bool]
+"""(distribution, probability, path) -> whether a chain ends with a token, which is not its first.
+
+distribution: float64[k], the draft's own probabilities of what may stand in its place. probability: that of the token.
+path: the product of the probabilities of all tokens so far, this one's included.
 """
 
 _REJECTED = 0.7  # SpecDec++: largest chance of a rejection
-_LEAST_CONFIDENCE = 0.4  # DISCO: least probability of the best candidate
+_LEAST_CONFIDENCE = 0.4  # DISCO: least probability of the drafted token
 _ENTROPY_WEIGHT, _LEAST_BOUND = 0.2, 0.3  # AdaEDL: weight of the entropy in nats, and least bound on acceptance
-_SIBLINGS = ((0.3, 7), (0.6, 5), (0.8, 3), (1.0, 1))  # CaPE: (highest probability of the best candidate, candidates)
 
 
-def specdec_stops(_shares: NDArray[np.float64], kept: float) -> bool:
+def specdec_stops(_distribution: NDArray[np.float64], _probability: float, path: float) -> bool:
     """SpecDec++: whether the chance that any token is rejected exceeds its threshold."""
-    return 1 - kept > _REJECTED
+    return 1 - path > _REJECTED
 
 
-def disco_stops(shares: NDArray[np.float64], _kept: float) -> bool:
-    """DISCO: whether the best candidate is likely to be rejected."""
-    return float(shares[0]) < _LEAST_CONFIDENCE
+def disco_stops(_distribution: NDArray[np.float64], probability: float, _path: float) -> bool:
+    """DISCO: whether the drafted token is likely to be rejected."""
+    return probability < _LEAST_CONFIDENCE
 
 
-def adaedl_stops(shares: NDArray[np.float64], _kept: float) -> bool:
+def adaedl_stops(distribution: NDArray[np.float64], _probability: float, _path: float) -> bool:
     """AdaEDL: whether the lower bound on acceptance, 1 - sqrt(weight * entropy), is too low."""
-    positive = shares[shares > 0]
+    positive = distribution[distribution > 0]
     entropy = -float((positive * np.log(positive)).sum())
     return 1 - math.sqrt(_ENTROPY_WEIGHT * entropy) < _LEAST_BOUND
 
 
-@dataclass(frozen=True)
-class ConfidenceDrafter:
-    """Drafts a chain of the draft's best candidates until `stop` says so, which the first token never causes."""
+def chain(
+    source: ModelCandidates, stop: Stop | None = None, count: Callable[[float], int] = lambda _: 1
+) -> LevelDrafter:
+    """A chain of the best candidates until `stop` says so. count: see `LevelDrafter`; the others have no children."""
 
-    source: CandidateSource
-    stop: Stop
+    def select(growth: OwnGrowth, below: list[int], _limits: DraftLimits) -> list[int]:
+        node, parent = below[0], growth.parents[below[0]]
+        # The token at which the chain stops costs no further draft pass, so it is kept.
+        ends = stop and parent != ROOT and stop(growth.distributions[parent], growth.own[node], growth.own_paths[node])
+        return [] if ends else [node]
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
-        growth = TreeGrowth(tokens)
-        node, kept = ROOT, 1.0
-        while growth.depths[node] < min(limits.depth, limits.budget - 1):
-            if not expandable_of(growth, self.source, [node], 1):
-                break
-            candidates = self.source.children(growth, [node])[0]
-            shares = candidates.shares
-            if not len(shares):
-                break
-            kept *= float(shares[0])
-            is_last = node != ROOT and self.stop(shares, kept)
-            # The token at which the chain stops costs no further draft pass, so it is kept.
-            node = growth.add(int(candidates.tokens[0]), node, math.log(max(kept, 1e-300)), float(shares[0]))
-            if is_last:
-                break
-        return Draft(growth.tree(limits))
-
-
-@dataclass(frozen=True)
-class CapeDrafter:
-    """Drafts a chain with the next best candidates, which have no children, beside each of its tokens."""
-
-    source: CandidateSource
-
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
-        growth = TreeGrowth(tokens)
-        node = ROOT
-        for _ in range(limits.depth if limits.budget > 1 else 0):
-            if not expandable_of(growth, self.source, [node], 1):
-                break
-            below = offer_children(growth, self.source, [node], _n_candidates)
-            if not below:
-                break
-            node = below[0]
-        return Draft(growth.tree(limits))
-
-
-def _n_candidates(shares: NDArray[np.float64]) -> int:
-    return next(count for bound, count in _SIBLINGS if shares[0] <= bound + 1e-9)
+    return LevelDrafter(source, select, count)

@@ -14,12 +14,13 @@ from specrun.speculation.drafters.specexec import SpecExecDrafter
 from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.papers.growers import (
-    CapeDrafter,
-    ConfidenceDrafter,
-    DynamicDepthDrafter,
-    OptTreeDrafter,
+    LevelDrafter,
     adaedl_stops,
+    cape_count,
+    chain,
     disco_stops,
+    dynamic_depth,
+    opt_tree,
     specdec_stops,
 )
 from specrun.speculation.papers.sampled import DrawnDraft, SampledDrafter
@@ -50,12 +51,12 @@ def source(draft: TableDraft, sampling: SamplingParameters = GREEDY) -> ModelCan
 
 
 GROWERS = {
-    "opt-tree": lambda s: OptTreeDrafter(s),
-    "ddd": lambda s: DynamicDepthDrafter(s),
-    "cape": lambda s: CapeDrafter(s),
-    "specdec++": lambda s: ConfidenceDrafter(s, specdec_stops),
-    "disco": lambda s: ConfidenceDrafter(s, disco_stops),
-    "adaedl": lambda s: ConfidenceDrafter(s, adaedl_stops),
+    "opt-tree": lambda s: LevelDrafter(s, opt_tree()),
+    "ddd": lambda s: LevelDrafter(s, dynamic_depth),
+    "cape": lambda s: chain(s, count=cape_count),
+    "specdec++": lambda s: chain(s, specdec_stops),
+    "disco": lambda s: chain(s, disco_stops),
+    "adaedl": lambda s: chain(s, adaedl_stops),
     "static": lambda s: StaticDrafter(s, TreeShape.branching((4, 3, 2, 1))),
 }
 
@@ -85,16 +86,89 @@ def test_drafting_goes_on_while_the_draft_is_confident(name: str) -> None:
 
 def test_opt_tree_is_the_tree_of_the_likeliest_nodes_until_depth_costs_more() -> None:
     free = guide({1: 10.0, 32: 10.0}, 0.0, 0.1)
-    tree = OptTreeDrafter(source(TableDraft(3, spread=3.0)), free).draft([7], limits(24, 6)).tree
+    tree = LevelDrafter(source(TableDraft(3, spread=3.0)), opt_tree(free)).draft([7], limits(24, 6)).tree
     best_first = SpecExecDrafter(source(TableDraft(3, spread=3.0))).draft([7], limits(24, 6)).tree
     assert paths_of(tree) == paths_of(best_first)
     dear = guide({1: 10.0, 32: 10.0}, 9.9, 0.1)
-    assert OptTreeDrafter(source(TableDraft(3, spread=3.0)), dear).draft([7], limits(24, 6)).tree.depth < tree.depth
+    assert (
+        LevelDrafter(source(TableDraft(3, spread=3.0)), opt_tree(dear)).draft([7], limits(24, 6)).tree.depth
+        < tree.depth
+    )
+
+
+def own_probabilities(draft: TableDraft, path: Sequence[int], temperature: float) -> np.ndarray:
+    scaled = draft.logits(path).astype(np.float64) / temperature
+    weights = np.exp(scaled - scaled.max())
+    return weights / weights.sum()
+
+
+def ended(name: str, own: list[np.ndarray], drafted: list[float]) -> bool:
+    """Whether a chain whose tokens have the probabilities `drafted` in the distributions `own` ends with the last."""
+    entropy = -float((own[-1] * np.log(own[-1])).sum())
+    rules = {
+        "specdec++": 1 - np.prod(drafted) > 0.7,
+        "disco": drafted[-1] < 0.4,
+        "adaedl": 1 - np.sqrt(0.2 * entropy) < 0.3,
+    }
+    return bool(rules[name])
+
+
+@pytest.mark.parametrize("name", ["specdec++", "disco", "adaedl"])
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_chains_end_by_the_drafts_own_probabilities_whatever_the_noise(name: str, temperature: float) -> None:
+    lengths = set()
+    for seed in range(25):
+        draft = TableDraft(seed, spread=2 * temperature)
+        sampling = SamplingParameters(temperature=temperature, top_k=0, top_p=1, min_p=0, seed=seed)
+        tokens = GROWERS[name](source(draft, sampling)).draft([3], limits(13, 12)).tree.tokens.tolist()
+        own = [own_probabilities(draft, tokens[:n], temperature) for n in range(1, len(tokens))]
+        drafted = [float(p[token]) for p, token in zip(own, tokens[1:], strict=True)]
+        ends = [n for n in range(2, len(tokens)) if ended(name, own[:n], drafted[:n])]
+        assert ends == [len(tokens) - 1] or (not ends and len(tokens) == 13)
+        lengths.add(len(tokens))
+    assert len(lengths) > 1
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_cape_counts_siblings_by_the_drafts_own_probability(temperature: float) -> None:
+    seen = set()
+    for seed in range(12):
+        draft = TableDraft(seed, spread=4.0)
+        sampling = SamplingParameters(temperature=temperature, top_k=30, top_p=1, min_p=0, seed=seed)
+        tree = chain(source(draft, sampling), count=cape_count).draft([3], limits(100, 4)).tree
+        for node, children in enumerate(tree.children):
+            if children:
+                own = own_probabilities(draft, tree.tokens[tree.path_to(node)].tolist(), temperature)
+                p = own[tree.tokens[children[0]]]
+                assert len(children) == (7 if p <= 0.3 else 5 if p <= 0.6 else 3 if p <= 0.8 else 1)
+                seen.add(len(children))
+    assert seen == {1, 3, 5, 7}
+
+
+class Tossed(TableDraft):
+    """A draft to which two tokens are equally likely, and hardly any other."""
+
+    def logits(self, path: Sequence[int]) -> np.ndarray:
+        row = np.full(N_VOCAB, -30.0, np.float32)
+        row[[(path[-1] + 1) % N_VOCAB, (path[-1] + 2) % N_VOCAB]] = 0.0
+        return row
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_trees_stop_at_the_level_where_the_drafts_own_probabilities_say_so(seed: int) -> None:
+    sampling = SamplingParameters(temperature=1.0, top_k=30, top_p=1, min_p=0, seed=seed)
+    # Ten of the paths hold 10/16, 10/32 and 10/64 of the probability on the levels 4 to 6.
+    draft = Tossed(0)
+    assert LevelDrafter(source(draft, sampling), dynamic_depth).draft([3], limits(1000, 12, width=10)).tree.depth == 6
+    assert len(draft.passes) == 5
+    # All paths down to level 2 are expected to bring 3 tokens, and an eighth node 1/8 of a token.
+    LevelDrafter(source(draft, sampling), opt_tree()).draft([3], limits(8, 12))
+    assert len(draft.passes) == 2
 
 
 @pytest.mark.parametrize(("height", "n_siblings"), [(20.0, 1), (3.5, 3), (2.3, 5), (0.5, 7)])
 def test_cape_has_the_more_siblings_the_less_sure_the_draft_is(height: float, n_siblings: int) -> None:
-    tree = CapeDrafter(source(Sure(height))).draft([3], limits(100, 3)).tree
+    tree = chain(source(Sure(height)), count=cape_count).draft([3], limits(100, 3)).tree
     assert [len(children) for children in tree.children if children] == [n_siblings] * 3
     assert tree.depth == 3
 
@@ -203,5 +277,5 @@ def test_a_plan_of_ddd_has_the_papers_beam() -> None:
 def test_the_token_at_which_a_chain_stops_is_kept() -> None:
     """Its draft pass has been made, so it costs no more than its place in the target's pass."""
     draft = Sure(0.0)
-    chain = ConfidenceDrafter(source(draft), disco_stops).draft([1], limits(16, 8)).tree
-    assert (len(draft.passes), chain.depth) == (1, 2)
+    tree = chain(source(draft), disco_stops).draft([1], limits(16, 8)).tree
+    assert (len(draft.passes), tree.depth) == (1, 2)

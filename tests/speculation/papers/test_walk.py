@@ -8,14 +8,20 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from specrun.speculation.accept import Accepted
+from specrun.sampling import Sampler, SamplingParameters
+from specrun.speculation.accept import Accepted, accept
+from specrun.speculation.drafter import DraftLimits
+from specrun.speculation.growth import ModelCandidates
+from specrun.speculation.method import Drafting
 from specrun.speculation.papers.node_rules import k_seq, multi_step, sequoia
 from specrun.speculation.papers.sampled import Proposal
 from specrun.speculation.papers.walk import AcceptTree, by_node, walk_block, walk_typical
+from specrun.speculation.registry import find
 from specrun.speculation.tree import ROOT, TokenTree
 from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.papers.cases import independent, then_uniform, without_replacement
 from tests.speculation.papers.toy import (
+    TableModel,
     Tables,
     Target,
     Text,
@@ -65,6 +71,29 @@ def test_the_texts_are_those_of_plain_sampling(way: str) -> None:
         assert is_well_formed(accepted, tree)
         texts.append(completed(accepted, P, DEPTH + 1, rng))
     assert_plain(texts, P, DEPTH + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["specinfer", "rsd", "spectr"])
+def test_in_trees_of_the_papers_shapes_the_texts_are_those_of_plain_sampling(name: str) -> None:
+    """The three tokens of which SpecInfer's shape draws the last with several branches."""
+    length = 3
+    p, q = tables(8, length), tables(9, length)
+    target, plan = TableModel(p), find(name).plan(12, length)
+    texts, n_accepted = [], 0
+    for seed in range(1500):
+        sampling = SamplingParameters(temperature=1.0, top_k=0, top_p=1, min_p=0, seed=seed)
+        sampler = Sampler(sampling, len(p[()]))
+        drafter = Drafting(plan, 1.0, ModelCandidates(TableModel(q), sampler)).drafter()
+        assert drafter is not None
+        draft = drafter.draft([0], DraftLimits(plan.budget, plan.depth, plan.width, 256))
+        rows = np.stack([target.logits(text_at(draft.tree, node)) for node in range(len(draft.tree))])
+        accepted = accept(plan.method.rule, draft, rows, sampler, [0])
+        assert is_well_formed(accepted, draft.tree)
+        texts.append(completed(accepted, p, length, np.random.default_rng(seed)))
+        n_accepted += len(accepted.path) - 1
+    assert_plain(texts, p, length)
+    assert n_accepted > len(texts)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specrun.speculation.accept import Accepted
+from specrun.speculation.drafter import DraftNode
 from specrun.speculation.papers.node_rules import Probabilities, draw
 from specrun.speculation.papers.sampled import Proposal
-from specrun.speculation.tree import NO_PARENT, TokenTree
+from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 from tests.speculation.papers.cases import Draft, independent
 
 Text = tuple[int, ...]
@@ -72,6 +74,32 @@ class Target:
     def __call__(self, node: int, tokens: Sequence[int]) -> Probabilities:
         assert tuple(tokens) == text_at(self._tree, node)
         return self._p[tuple(tokens)]
+
+
+class TableModel:
+    """A `DraftModel` that says what the tables say of the text since it was started."""
+
+    n_vocab = N_VOCAB
+
+    def __init__(self, q: Tables) -> None:
+        with np.errstate(divide="ignore"):
+            self._logits = {text: np.log(p).astype(np.float32) for text, p in q.items()}
+        self._texts: dict[int, Text] = {}
+
+    def logits(self, text: Text) -> NDArray[np.float32]:
+        return self._logits[text]
+
+    def start(self, _tokens: Sequence[int]) -> NDArray[np.float32]:
+        self._texts = {ROOT: ()}
+        return self._logits[()]
+
+    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
+        return range(min(len(parents), width))
+
+    def expand(self, nodes: Sequence[DraftNode]) -> NDArray[np.float32]:
+        for node in nodes:
+            self._texts[node.id] = (*self._texts[node.parent], node.token)
+        return np.stack([self._logits[self._texts[node.id]] for node in nodes])
 
 
 def completed(accepted: Accepted, p: Tables, length: int, rng: np.random.Generator) -> Text:
