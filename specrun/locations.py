@@ -61,6 +61,14 @@ def decode(data: bytes, source: str, error_type: type[SpecrunError]) -> str:
         raise error_type(f"{source} is not UTF-8 ({where}); convert it first") from error
 
 
+def names_file(text: str) -> bool:
+    """Whether a text that may be anything is the path of a file."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long for a name, or with a NUL
+        return False
+
+
 def file_bytes(path: Path) -> int:
     """Size of a file in bytes; 0 if there is no such file."""
     try:

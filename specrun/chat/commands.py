@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any, get_type_hints
 
+from specrun.catalog.names import near
 from specrun.engine.model import Model
 from specrun.engine.session import Session
 from specrun.errors import UsageError
+from specrun.options.brought_along import CHAT_COMMANDS, option_of
 from specrun.options.sampling_options import settled, settled_max_tokens
 from specrun.sampling.parameters import SamplingParameters, option_name
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
@@ -31,9 +34,37 @@ COMMANDS = {
     "/exit": ("", "leave (also Ctrl-D)"),
 }
 
+_SETTING = re.compile(r"([^\s=]*)\s*=?\s*(.*)", re.DOTALL)  # matches every text
+
 # Maps a name in `/set` to the field of SamplingParameters and its type.
 _SAMPLING = {option_name(name)[2:]: (name, kind) for name, kind in get_type_hints(SamplingParameters).items()}
 SETTINGS = [*_SAMPLING, "max-tokens", "speculate", "budget", "depth"]
+
+
+def is_command(message: str) -> bool:
+    """Whether a message is a command. Several lines, which may be a paste, have to begin with a command's name."""
+    if message.strip() in CHAT_COMMANDS:
+        return True
+    return message.startswith("/") and ("\n" not in message or message.split(maxsplit=1)[0] in COMMANDS)
+
+
+def parse(message: str) -> tuple[str, str]:
+    """The name of a command, and what follows it, by the names that people bring along too. Raises UsageError."""
+    name, _, argument = message.strip().partition(" ")
+    name, argument = CHAT_COMMANDS.get(name, name), argument.strip()
+    if name not in COMMANDS:
+        found = near(name, list(COMMANDS))
+        instead = f"did you mean {found[0]}? " if found else ""
+        raise UsageError(f"there is no command {name}; {instead}/help lists the commands")
+    if name == "/set" and argument.startswith("system "):  # as in `ollama run`
+        return "/system", argument.removeprefix("system ").strip(' "')
+    return name, argument
+
+
+def parse_setting(argument: str) -> tuple[str, str]:
+    """The name of a setting and its value, of `temp 0.5`, `temperature=0.5` or Ollama's `parameter temperature 0.5`."""
+    name, value = _SETTING.fullmatch(argument.removeprefix("parameter ").strip()).groups()  # type: ignore[union-attr]
+    return option_of(f"--{name.lower().replace('_', '-')}")[2:], value
 
 
 def help_text() -> str:
@@ -93,7 +124,9 @@ class ChatSettings:
                 raise UsageError(f"{name} can be set for one plan only; use /set speculate chain or tree first")
             self._session.plans = FixedPlan(self._resized(chooser.fixed, name, number))
         else:
-            raise UsageError(f"there is no setting {name}; /set alone lists the settings")
+            found = near(name, SETTINGS)
+            instead = f"did you mean {found[0]}? " if found else ""
+            raise UsageError(f"there is no setting {name}; {instead}/set alone lists the settings")
 
     def _chooser(self) -> PlanChooser:
         return self._session.plans or self._plans.at(self._session.request.sampling.temperature)

@@ -102,7 +102,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                 continue
             interrupted_before = False
             try:
-                if _is_command(message):
+                if commands.is_command(message):
                     self._command(message)
                 elif message.strip():
                     interrupted_before = self._answer(*self._session.prepare(message))
@@ -148,8 +148,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
         self._notes.print(Text(visible(text), style="dim"))
 
     def _command(self, message: str) -> None:
-        name, _, argument = message.partition(" ")
-        argument = argument.strip()
+        name, argument = commands.parse(message)
         match name:
             case "/help":
                 self._notes.print(Text(commands.help_text()))
@@ -171,8 +170,8 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
             case "/set" if not argument:
                 self._notes.print(Text(str(self._settings)))
             case "/set":
-                setting, _, value = argument.partition(" ")
-                self._settings.change(setting, value.strip())
+                setting, value = commands.parse_setting(argument)
+                self._settings.change(setting, value)
                 self._note(f"{setting} is {self._settings.values()[setting]}")
             case "/stats":
                 self._note(answer_report.as_text(self._last, self.model) if self._last else "no answer yet")
@@ -189,8 +188,6 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                 self._load(argument)
             case "/exit":
                 self._leaving = True
-            case _:
-                raise UsageError(f"there is no command {name}; /help lists the commands")
 
     def _load(self, argument: str) -> None:
         kept = conversation_file.kept()
@@ -220,11 +217,6 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
             self._session.messages = messages
         self._last = None
         self._note(f"{self.model.llama_model.name} answers from now on")
-
-
-def _is_command(message: str) -> bool:
-    """Whether a message is a command. Several lines, which may be a paste, have to begin with a command's name."""
-    return message.startswith("/") and ("\n" not in message or message.split(maxsplit=1)[0] in commands.COMMANDS)
 
 
 def _path(argument: str) -> Path:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from specrun import interrupts
-from specrun.cli import bench, methods, models
+from specrun.cli import bench, methods, mistakes, models
 from specrun.cli.chat import chat
 from specrun.cli.command import CONTEXT_SETTINGS, Command, Group
 from specrun.cli.datastore import datastore
@@ -85,6 +85,7 @@ def specrun(
     and keeps what it would have written itself.
 
         specrun chat
+        specrun chat qwen-14b "Why is the sky blue?"
         specrun generate "A limerick about trees" --target qwen-14b
     """
     del version
@@ -126,8 +127,7 @@ def run() -> int:
     except Exception as error:
         # A usage error from click. Newer versions of typer contain their own click, so there is no one class to catch.
         if hasattr(error, "format_message"):
-            message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
-            _say(partial(output.error, f"{message}; --help lists the options"))
+            _say(partial(output.error, mistakes.told(error)))
             code = getattr(error, "exit_code", 2)
         else:
             _say(partial(output.traceback, error))

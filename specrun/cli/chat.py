@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
-from specrun.options.expand import expanded, flag, option
+import typer
+
+from specrun.errors import UsageError
+from specrun.locations import names_file
+from specrun.options.expand import expanded, flag
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
-from specrun.options.sampling_options import ChatSamplingOptions
+from specrun.options.sampling_options import ChatSamplingOptions, System
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import answer_report, output
 
@@ -23,13 +28,21 @@ if TYPE_CHECKING:
 class ChatOptions:
     """How the conversation begins and is shown, as the user gave it."""
 
-    system: str | None = option(None, "TEXT", "The system message of the conversation.", "-sys")
+    system: System = None
     continue_: bool = flag("Go on with the last conversation, and with its model.")
     plain: bool = flag("Write answers as they come: no Markdown, nothing that moves.")
 
 
 @expanded
 def chat(
+    context: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A name, file or address, as --target has it.", show_default=False),
+    ] = None,
+    first: Annotated[
+        str | None, typer.Argument(metavar="MESSAGE", help="What you say first.", show_default=False)
+    ] = None,
     *,
     models: ModelOptions,
     how: ChatOptions,
@@ -39,13 +52,13 @@ def chat(
 ) -> None:
     """Talk with a model.
 
-    In the chat, /help lists the commands, Ctrl-C stops an answer, and Ctrl-D leaves. Without --target it asks which
-    model shall answer: one that is on this machine, or one that fits it.
+    In the chat, /help lists the commands, Ctrl-C stops an answer, and Ctrl-D leaves. Without a MODEL it asks which one
+    shall answer: one that is on this machine, or one that fits it.
 
     If stdin is not a terminal, every line of it is a message. Only the answers go to stdout.
 
-        specrun chat
-        specrun chat --target qwen-14b --system "Answer in one sentence."
+        specrun chat qwen-14b
+        specrun chat qwen-14b "Why is the sky blue?" --system "Be brief."
     """
     from specrun.chat import conversation_file
     from specrun.chat.loop import ChatLoop, Surroundings
@@ -57,6 +70,7 @@ def chat(
 
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
     request = make_request(sampling)
+    models, first = _named(models, context.get_parameter_source("target"), name, first)
     last = conversation_file.last() if how.continue_ else None
     on_terminal = sys.stdin.isatty()
     target = last.target if last and not models.target else target_of(models.target)
@@ -70,7 +84,8 @@ def chat(
     history = conversation_file.folder() / "typed.jsonl"
     reader = TerminalReader(history, output.note) if on_terminal else PipeReader()
     keep = conversation_file.Keeper(last.path if last else None).keep if on_terminal else lambda _: None
-    around = Surroundings(reader.read, lambda name: _view(name, how.plain), output.stderr, open_target, keep)
+    read = _first_then(first, reader.read)
+    around = Surroundings(read, lambda name: _view(name, how.plain), output.stderr, open_target, keep)
     with ChatLoop(target, request, around) as loop:
         loop.begin(last.messages if last else [], how.system)
         if on_terminal:
@@ -79,6 +94,34 @@ def chat(
         if last and (n := len(last.messages)):
             output.note(f"continuing a conversation of {n} messages; the last was: {last.question}")
         loop.run()
+
+
+def _named(models: ModelOptions, source: Any, name: str | None, first: str | None) -> tuple[ModelOptions, str | None]:
+    """The models, and what is said first, by the arguments. source: where click has --target from.
+
+    A single argument is the message if --target names the model, or if no model can be called so. Raises UsageError.
+    """
+    is_named = source is not None and source.name == "COMMANDLINE"
+    if name is None:
+        return models, first
+    if is_named and first is not None:
+        raise UsageError(f"both --target {models.target} and {name} name a model; give one of them")
+    if first is None and (is_named or (any(map(str.isspace, name)) and not names_file(name))):
+        return models, name
+    return replace(models, target=name), first
+
+
+def _first_then(first: str | None, read: Callable[[], str]) -> Callable[[], str]:
+    """Gives what is said first, shown as if it had been typed, and then what `read` gives."""
+    pending = [first] if first else []
+
+    def next_message() -> str:
+        if not pending:
+            return read()
+        output.hint(f">>> {pending[0]}")
+        return pending.pop()
+
+    return next_message
 
 
 def _view(target: str | None, plain: bool) -> AnswerView:

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from specrun.cli import help_page
+from specrun.cli import help_page, mistakes
 from specrun.options.brought_along import COMMANDS
 from specrun.views import output
 
@@ -20,6 +20,8 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[_IS_WHOLE] = "--help-all" in args
+        if not ctx.resilient_parsing:
+            mistakes.check(self, ctx.command_path, args)
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -38,8 +40,12 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, *rest = args
-        if name not in self.commands and (words := COMMANDS.get(self.name or "", {}).get(name)):
-            args = [*words, *rest]
+        if name == "help":
+            args = [*rest, "--help"]
+        else:
+            args = [*COMMANDS.get(self.name or "", {}).get(name, (name,)), *rest]
+            if not ctx.resilient_parsing and not args[0].startswith("-"):
+                mistakes.check_command(args[0], self.commands)
         return super().resolve_command(ctx, args)
 
 

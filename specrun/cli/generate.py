@@ -14,7 +14,7 @@ from specrun.interrupts import is_ending
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
-from specrun.options.sampling_options import SamplingOptions
+from specrun.options.sampling_options import SamplingOptions, System
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import answer_report, output
 
@@ -27,6 +27,8 @@ class FormOptions:
     """What goes into the model and comes out of it, as the user gave it."""
 
     file: list[Path] | None = option(None, "FILE", "Read the prompt from a file; - is stdin.", "-f")
+    prompt: str | None = option(None, "TEXT", "The prompt, as the argument is.", "-p", usual=False)
+    system: System = None
     raw: bool = flag("Continue the prompt as it is, without the model's chat template.")
     jsonl: bool = flag('Read one {"prompt": ..., "id": ...} for each line, write one JSON object for each.')
     json: bool = flag("Write a JSON object with text, counts and statistics.")
@@ -35,7 +37,7 @@ class FormOptions:
 
 @expanded
 def generate(
-    prompt: Annotated[
+    text: Annotated[
         str | None, typer.Argument(metavar="PROMPT", help="The prompt; - reads it from stdin.", show_default=False)
     ] = None,
     *,
@@ -54,6 +56,9 @@ def generate(
     """
     if form.json and form.jsonl:
         raise UsageError("--json and --jsonl exclude each other; choose one")
+    if text is not None and form.prompt is not None:
+        raise UsageError("the prompt is there twice, with --prompt and without; give it once")
+    given = form.prompt if text is None else text
     from specrun.cli import prompt_input
     from specrun.cli.opening import opened
     from specrun.engine.request import make_request
@@ -63,18 +68,18 @@ def generate(
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
     request = make_request(sampling)
     files = form.file or []
-    lines = prompt_input.read_lines(prompt, files) if form.jsonl else None
-    text = "" if form.jsonl else prompt_input.read_text(prompt, files)
+    lines = prompt_input.read_lines(given, files) if form.jsonl else None
+    prompt = "" if form.jsonl else prompt_input.read_text(given, files)
     if not form.raw:
         chat_template.prepare()
     with opened(models, speculation, machine, sampling.temp, is_fixed=True) as model:
         output.hint(answer_report.plan_line(model.plans.at(sampling.temp), sampling.temp))
         if model.llama_model.chat_template is None and not form.raw:
             output.note("the model has no chat template, so the prompt is continued as it is; see --chat-template")
-        writer = answer_report.AnswerWriter(model, request, form.raw, form.stats)
+        writer = answer_report.AnswerWriter(model, request, form.raw, form.system, form.stats)
         if lines is not None:
             return _write_lines(lines, writer)
-        return writer.write_object(text) if form.json else writer.write_text(text)
+        return writer.write_object(prompt) if form.json else writer.write_text(prompt)
 
 
 def _write_lines(lines: Iterable[PromptLine], writer: answer_report.AnswerWriter) -> int:

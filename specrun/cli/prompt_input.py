@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from specrun.errors import PromptError
-from specrun.locations import decode, read_bytes
+from specrun.locations import decode, names_file, read_bytes
 
 STDIN = "-"  # the name of stdin as argument or file
 
@@ -28,8 +29,8 @@ class PromptLine:
 def read_text(argument: str | None, files: Sequence[Path]) -> str:
     """The prompt: the argument, the files, and stdin if it is not a terminal, joined by newlines.
 
-    The final newline of each file and of stdin is dropped. Raises PromptError if the prompt is empty or not UTF-8, or a
-    file cannot be read.
+    The final newline of each file and of stdin is dropped. Raises PromptError if the prompt is empty, is not UTF-8, or
+    is just the name of a file, and if a file cannot be read.
     """
     parts = [] if argument is None or argument == STDIN else [argument]
     parts += [_decode(read_bytes(file, PromptError), str(file)) for file in files if str(file) != STDIN]
@@ -38,6 +39,8 @@ def read_text(argument: str | None, files: Sequence[Path]) -> str:
     if not parts:
         raise PromptError("no prompt: give it as an argument, with -f FILE, or on stdin")
     prompt = "\n".join(part for part in parts if part)
+    if prompt == argument and names_file(prompt):
+        raise PromptError(f"{prompt} is the name of a file; -f {shlex.quote(prompt)} reads the prompt from it")
     if not prompt.strip():
         raise PromptError("the prompt is empty; give some text")
     return prompt
@@ -49,6 +52,8 @@ def read_lines(argument: str | None, files: Sequence[Path]) -> Iterator[PromptLi
     A line is an object with `prompt` and optionally `id`. A bad line is yielded with its `error`, and reading goes on.
     Raises PromptError at once, before the first line, if there is no input or a file cannot be read.
     """
+    if argument and not files and names_file(argument):
+        raise PromptError(f"{argument} is the name of a file; -f {shlex.quote(argument)} reads the prompts from it")
     prefix = f"{argument}\n" if argument and argument != STDIN else ""
     lines: list[Iterable[bytes]] = [read_bytes(file, PromptError).splitlines() for file in files if str(file) != STDIN]
     if len(lines) < len(files) or not lines:

@@ -22,6 +22,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.engine.run_plans import RunPlans
 from specrun.engine.run_sources import RunSources
 from specrun.engine.session import Session
+from specrun.errors import UsageError
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
 from specrun.llama import LlamaModel
@@ -143,20 +144,20 @@ class Model:
         return chat_template(self.llama_model)
 
     @with_options_of(SamplingOptions)
-    def generate(self, prompt: str, *, raw: bool = False, **options: Any) -> Completion:
+    def generate(self, prompt: str, *, raw: bool = False, system: str | None = None, **options: Any) -> Completion:
         """Write the answer to a prompt.
 
-        raw: continue the prompt as it is, without the model's chat template.
+        raw: continue the prompt as it is, without the model's chat template. system: the system message.
         options: the sampling options of `specrun generate`, with underscores: `max_tokens`, `temp`, `seed`, ...
 
         Raises PromptError for a prompt that does not fit the context, and UsageError for impossible options.
         """
-        return self._prompted(prompt, raw, options).run()
+        return self._prompted(prompt, raw, system, options).run()
 
     @with_options_of(SamplingOptions)
-    def stream(self, prompt: str, *, raw: bool = False, **options: Any) -> Iterator[str]:
+    def stream(self, prompt: str, *, raw: bool = False, system: str | None = None, **options: Any) -> Iterator[str]:
         """The same as `generate`, but yields pieces of text as they are written."""
-        return self._prompted(prompt, raw, options).stream()
+        return self._prompted(prompt, raw, system, options).stream()
 
     @with_options_of(ChatSamplingOptions)
     def chat(self, system: str | None = None, **options: Any) -> Session:
@@ -182,9 +183,16 @@ class Model:
         self._completions.add(completion)
         return completion
 
-    def prompt_tokens(self, text: str, raw: bool = False) -> list[int]:
-        """Token ids of a prompt, which is put into the model's chat template unless `raw`."""
-        return single_turn_tokens(self.llama_model, text, None if raw else self._template)
+    def prompt_tokens(self, text: str, raw: bool = False, system: str | None = None) -> list[int]:
+        """Token ids of a prompt, which is put into the model's chat template unless `raw`. system: as `generate`'s.
+
+        Raises UsageError for a system message without a template to put it into.
+        """
+        template = None if raw else self._template
+        if system and template is None:
+            why = "--raw" if raw else "the model has no chat template (--chat-template gives one)"
+            raise UsageError(f"a system message needs a chat template, and there is none: {why}")
+        return single_turn_tokens(self.llama_model, text, template, system)
 
     def forget(self, keep_caches: bool = False) -> None:
         """Replace the draft sources by empty ones, and empty both KV caches unless `keep_caches`."""
@@ -208,9 +216,9 @@ class Model:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _prompted(self, prompt: str, raw: bool, options: Mapping[str, Any]) -> Completion:
+    def _prompted(self, prompt: str, raw: bool, system: str | None, options: Mapping[str, Any]) -> Completion:
         request = make_request(SamplingOptions(**options))
-        return self.complete(replace(request, prompt=self.prompt_tokens(prompt, raw)))
+        return self.complete(replace(request, prompt=self.prompt_tokens(prompt, raw, system)))
 
     def _constraint(self, request: Request) -> Grammar | TriggeredGrammar | None:
         grammar = None if request.gbnf is None else self._grammar(request.gbnf)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from specrun.errors import UsageError
 from specrun.llama import named_template
-from specrun.llama.chat_template import ChatTemplate
+from specrun.llama.chat_template import ChatTemplate, Message
 from specrun.llama.loaded_model import LlamaModel
 from specrun.llama.named_template import NamedTemplate
 from specrun.locations import decode, read_bytes
@@ -58,9 +58,15 @@ def template_of_chats(model: LlamaModel) -> Template:
     return chat_template(model) or NamedTemplate(named_template.CHATML)
 
 
-def single_turn_tokens(model: LlamaModel, text: str, template: Template | None) -> list[int]:
-    """Token ids of `text` as the user's only message in the template; without a template, of `text` as it is."""
-    return prompt_tokens(model, template.render([{"role": "user", "content": text}]) if template else text)
+def single_turn_tokens(model: LlamaModel, text: str, template: Template | None, system: str | None = None) -> list[int]:
+    """Token ids of `text` as the user's only message in the template, behind the system message, if there is one.
+
+    Without a template, of `text` as it is.
+    """
+    if template is None:
+        return prompt_tokens(model, text)
+    before: list[Message] = [{"role": "system", "content": system}] if system else []
+    return prompt_tokens(model, template.render([*before, {"role": "user", "content": text}]))
 
 
 class WrittenTexts:

@@ -14,10 +14,25 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "--ctx-size": ("--ctx", "--num-ctx"),
     "--gpu-layers": ("--n-gpu-layers",),
     "--gpu-layers-draft": ("--n-gpu-layers-draft",),
-    "--system": ("--system-prompt",),
+    "--system": ("-sys", "--system-prompt"),
+    "--depth": ("--draft-max", "--draft-n"),
     "--repeat-penalty": ("--repetition-penalty",),
     "--stop": ("--reverse-prompt",),
 }
+
+# Options of other tools that have none here -> what to do instead.
+ELSEWHERE: dict[str, str] = {
+    "--mlock": "--load-mode mlock keeps weights in memory",
+    "--no-mmap": "--load-mode none reads weights into memory",
+    "--verbose": "--stats shows statistics, and `specrun --debug` llama.cpp's log",
+    "--format": "--json writes a JSON object, --json-schema and --grammar constrain the answer",
+    "--conversation": "`specrun chat` is a conversation",
+    "--interactive": "`specrun chat` is a conversation",
+    "--jinja": "the model's own chat template is always used; --chat-template names another",
+}
+
+# The name of a parameter with an impossible value -> what was probably meant.
+VALUES: dict[str, str] = {"threads": "-t is the number of threads, and --temp the temperature"}
 
 # A group of commands -> a name of one of them -> the words that mean it here.
 COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {

@@ -28,6 +28,14 @@ _MAX_BIAS = 1e6
 
 _BIAS = re.compile(r"(\d{1,9})([+-](?:\d+(?:\.\d*)?|\.\d+|inf))")
 
+
+def _no_seed(system: str | None) -> str | None:
+    """The system message. Raises UsageError for a number: `-s` is the seed in llama.cpp's tools."""
+    if system and re.fullmatch(r"-?\d+", system):
+        raise UsageError(f"-s is the system message here, not the seed; did you mean --seed {system}?")
+    return system
+
+
 _shared = partial(spelled, rich_help_panel="Sampling")
 _option = partial(option, rich_help_panel="Sampling", usual=False)
 
@@ -37,6 +45,10 @@ Temperature = Annotated[float, _shared(
 )]
 Seed = Annotated[int, _shared(
     "--seed", metavar="N", help="The same seed gives the same text; -1 takes a random seed."
+)]
+System = Annotated[str | None, spelled(
+    "--system", "-s", metavar="TEXT", show_default=False, callback=_no_seed,
+    help="The system message: what the model shall know or heed all the time."
 )]
 # fmt: on
 

@@ -153,11 +153,12 @@ def _acceptance(s: Statistics) -> list[float]:
 class AnswerWriter:
     """Writes an answer to one prompt after the other on stdout, and what is to be said about them on stderr.
 
-    request: how answers are written; its prompt is ignored. raw: no chat template. stats: statistics follow an answer.
+    request: how answers are written; its prompt is ignored. raw: no chat template. system: the system message, if any.
+    stats: statistics follow an answer.
     """
 
-    def __init__(self, model: Model, request: Request, raw: bool, stats: bool) -> None:
-        self._model, self._request, self._raw, self._stats = model, request, raw, stats
+    def __init__(self, model: Model, request: Request, raw: bool, system: str | None, stats: bool) -> None:
+        self._model, self._request, self._raw, self._system, self._stats = model, request, raw, system, stats
         self._notices = Notices(model)
 
     def write_text(self, prompt: str) -> int:
@@ -182,7 +183,7 @@ class AnswerWriter:
         return self._end(completion)
 
     def _completion(self, prompt: str) -> Completion:
-        tokens = self._model.prompt_tokens(prompt, self._raw)
+        tokens = self._model.prompt_tokens(prompt, self._raw, self._system)
         return self._model.complete(replace(self._request, prompt=tokens))
 
     def _end(self, completion: Completion) -> int:

@@ -65,7 +65,7 @@ finally:
         (["generate", "x", "-n", "many"], "--max-tokens"),
         (["generate", "x", "--speculate", "hard"], "'--speculate': 'hard' is not one of"),
         (["generate", "-f"], "-f"),
-        (["chat", "hello"], "hello"),
+        (["chat", "a", "b", "c"], "(c)"),
     ],
 )
 def test_a_usage_error_is_one_line(here: SpecrunHere, arguments: list[str], part: str) -> None:

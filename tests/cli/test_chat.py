@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specrun.chat import commands
-from specrun.errors import LlamaError
+from specrun.errors import LlamaError, UsageError
 from specrun.llama import TargetContext
 from specrun.llama.context import Logits
 from specrun.speculation.tree import TokenTree
@@ -94,6 +96,8 @@ def test_what_cannot_be_done_is_one_line_and_the_chat_goes_on(here: SpecrunHere,
     bad = {
         "/bogus": "there is no command /bogus",
         "/set bogus 1": "there is no setting bogus",
+        "/set top-q 1": "did you mean top-p?",
+        "/hlep": "there is no command /hlep; did you mean /help?",
         "/set temp": "needs a value",
         "/set temp hot": "temp must be a number",
         "/set temp -1": "--temp must be",
@@ -221,3 +225,69 @@ def test_a_damaged_conversation_is_set_aside(here: SpecrunHere, script: Path, tm
     here("chat", "--continue", "-m", script).assert_fails(1, f"{path}.damaged", "goes on with the conversation before")
     assert path.with_name(f"{path.name}.damaged").read_text() == '{"messages": [{"role"'
     here("chat", "--continue", "-m", script).assert_fails(2, "no conversation to continue")
+
+
+def test_words_of_other_tools_are_understood(here: SpecrunHere, script: Path) -> None:
+    result = chat(
+        here,
+        script,
+        "/?",
+        "/set temperature 0.5",
+        "/set parameter top_k 7",
+        "/set num-ctx 5",
+        "/set n-predict=2",
+        '/set system "be brief"',
+        "one",
+        "/reset",
+        "/bye",
+        "never",
+    )
+    assert result.stdout == "one two\n\n"
+    said = [
+        "/help",
+        "temp is 0.5",
+        "top-k is 7",
+        "there is no setting ctx-size",
+        "max-tokens is 3",
+        "system message set",
+    ]
+    assert all(part in result.stderr for part in [*said, "conversation forgotten"])
+    assert chat(here, script, "one", "exit", "two").stdout == f"{SCRIPT_TEXT}\n\n"
+
+
+@given(st.text())
+def test_every_message_is_a_command_that_is_there_or_none(message: str) -> None:
+    if commands.is_command(message):
+        try:
+            name, _ = commands.parse(message)
+        except UsageError:
+            return
+        assert name in commands.COMMANDS
+
+
+@given(st.sampled_from(commands.SETTINGS), st.sampled_from([" ", "=", " = ", "  "]), st.text(min_size=1).map(str.strip))
+def test_a_setting_keeps_its_value(name: str, between: str, value: str) -> None:
+    if not value.startswith("="):
+        assert commands.parse_setting(f"{name}{between}{value}") == (name, value)
+
+
+# --- what the arguments say ----------------------------------------------------------------------------------------
+
+
+def test_a_model_and_a_first_message_are_arguments(here: SpecrunHere, script: Path) -> None:
+    expected = f"{SCRIPT_TEXT}\n\n"
+    for arguments in [
+        ("chat", script, "one"),
+        ("run", script, "one"),
+        ("chat", "-m", script, "one"),
+        ("chat", "--model", script, "-md", "none", "--", "-one"),
+    ]:
+        assert here(*arguments).stdout == expected, arguments
+    assert here("chat", script, "one", stdin="two").stdout == 2 * expected
+    assert here("chat", script, stdin="two").stdout == expected
+    assert here("chat", "one and two", SPECRUN_TARGET=str(script)).stdout == expected
+
+
+def test_arguments_that_are_too_many_are_told(here: SpecrunHere, script: Path) -> None:
+    here("chat", "-m", script, "other", "one").assert_fails(2, "both --target", "other name a model")
+    here("chat", script, "why", "is").assert_fails(2, "(is)", "quotes")

@@ -66,6 +66,15 @@ def test_chat_keeps_the_conversation(script: Path) -> None:
         assert roles == ["system", "user", "assistant", "user", "assistant"]
 
 
+def test_a_system_message_goes_into_the_template(script: Path) -> None:
+    with specrun.load(script, draft="none", threads=1) as model:
+        written = model.generate("hello", system="be brief", max_tokens=1)
+        asked = model.chat(system="be brief", max_tokens=1).ask("hello")
+        assert written.request.prompt == asked.request.prompt != model.prompt_tokens("hello")
+        with pytest.raises(specrun.UsageError, match="chat template"):
+            model.generate("hello", system="be brief", raw=True)
+
+
 def test_grammars_without_end_leave_the_latest_ones_only(model: specrun.Model) -> None:
     prompt = model.prompt_tokens(PROMPT)
     for i in [*range(20), 0]:
