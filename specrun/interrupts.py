@@ -1,4 +1,5 @@
-"""What ends a command before its time: Ctrl-C, SIGTERM (`kill`, `systemctl stop`), SIGHUP (the terminal is closed).
+"""What ends a command before its time: Ctrl-C, SIGTERM (`kill`, `systemctl stop`), SIGHUP (the terminal is closed;
+on Windows that is SIGBREAK).
 
 By default each of these signals is raised as an exception. Inside an `InterruptFlag` it sets the flag, and inside
 `held` it waits. A process that was started to ignore a signal, as by `nohup`, goes on ignoring it.
@@ -19,7 +20,7 @@ from types import FrameType
 
 from specrun.errors import INTERRUPTED_EXIT_CODE
 
-_ENDINGS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_ENDINGS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
 _SIGNALS = [signal.SIGINT, *_ENDINGS]
 _EXIT_CODE_OF_A_SIGNAL = 128  # plus its number, as shells say it
 _SECONDS_OF_ONE_END = 2.0  # shells, terminals and systemd say the same several times, which must not stop cleaning up

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ Fact = TypeVar("Fact")
 
 _PRIVATE_FILE, _PRIVATE_FOLDER, _OTHERS = 0o600, 0o700, 0o077
 _LEFT_BEHIND = 60.0  # seconds after which nothing is still being written
+_WINDOWS_WAITS = (0.01, 0.03, 0.1, 0.3, 0.6)  # seconds until a file is tried again that another process reads
 _LOCK_SECONDS = 5.0  # to wait until another process is done with a folder
 
 
@@ -137,10 +139,21 @@ def whole_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        unfinished.replace(path)
+        _put(unfinished, path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _put(file: Path, place: Path) -> None:
+    """Rename a file to one that may be there. Windows refuses while anybody reads that one, which takes moments."""
+    for seconds in _WINDOWS_WAITS if sys.platform == "win32" else ():
+        try:
+            file.replace(place)
+            return
+        except PermissionError:
+            time.sleep(seconds)
+    file.replace(place)
 
 
 def owner_only(path: str, flags: int) -> int:

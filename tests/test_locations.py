@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,27 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert pipe.read_text() == "text"
     thread.join()
     assert pipe.is_fifo()
+
+
+def test_on_windows_a_file_that_is_read_is_replaced_a_moment_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "file", "old")
+    replace, n_readers = Path.replace, 2
+
+    def refusing(path: Path, target: Path) -> Path:
+        nonlocal n_readers
+        n_readers -= 1
+        if n_readers >= 0:
+            raise PermissionError(13, "Access is denied")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", refusing)
+    with pytest.raises(PermissionError):
+        write(tmp_path / "file", "new")
+    monkeypatch.setattr(sys, "platform", "win32")
+    write(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"
 
 
 def test_what_is_set_aside_is_still_there(tmp_path: Path) -> None:

@@ -113,6 +113,8 @@ def _checkout_commit(root: Path) -> str | None:
     mark = ("--always", "--exclude=*", f"--abbrev={_DIGITS}", "--dirty=, changed")
     command = ["git", "-C", str(root), "describe", *mark]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_GIT_SECONDS).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, encoding="utf-8", check=True, timeout=_GIT_SECONDS
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from specrun.catalog import embedded, ollama
 from specrun.catalog.entries import Entry, catalog
 from specrun.catalog.file_names import is_safe_path, is_safe_repo, shards
 from specrun.errors import MissingModelError, UsageError
 
-_PATH_STARTS = (".", "~", "\\")  # a name that starts like this is a path, even if there is no such file
+_PATH_STARTS = (".", "~")  # a name that starts like this is a path, even if there is no such file
 _MAX_SUGGESTIONS = 3
 
 
@@ -84,6 +84,8 @@ def near(name: str, others: list[str]) -> list[str]:
 
 def _is_path(name: str) -> bool:
     if Path(name).is_absolute() or name.startswith(_PATH_STARTS) or Path(name).is_file():
+        return True
+    if PureWindowsPath(name).drive or "\\" in name:  # as Windows writes paths; none of them is a repository's name
         return True
     return name.lower().endswith(".gguf") and name.count("/") < 2
 

@@ -119,9 +119,12 @@ def run() -> int:
         _abandon(sys.stdout)
     except OSError as error:
         _abandon(sys.stdout)
+        if error.errno == errno.EINVAL and sys.platform == "win32" and not error.filename:
+            return _BROKEN_PIPE_EXIT_CODE  # as Windows says that what reads stdout has ended
         if error.errno == errno.EIO and interrupts.is_ending():  # the terminal is gone, as SIGHUP says
             return INTERRUPTED_EXIT_CODE
-        code = _report(SpecrunError(f"{error.filename}: {error.strerror}" if error.filename else error.strerror), 1)
+        why = error.strerror or str(error)
+        code = _report(SpecrunError(f"{error.filename}: {why}" if error.filename else why), 1)
     except (ImportError, MemoryError):
         raise
     except Exception as error:
@@ -146,7 +149,9 @@ def _open_stdout() -> None:
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+        # Windows gives pipes and files the encoding of its old consoles, which lacks most of the world's letters.
+        is_old = sys.platform == "win32" and not sys.stdout.isatty() and "PYTHONIOENCODING" not in os.environ
+        sys.stdout.reconfigure(encoding="utf-8" if is_old else None, errors="replace")
 
 
 def _abandon(stream: TextIO) -> None:

@@ -60,8 +60,8 @@ def lock_limit(proc: Path = _PROC) -> int | None:
 
 def _is_above_limits(proc: Path) -> bool:
     try:
-        status = (proc / "status").read_text(errors="replace")
-        users = (proc / "uid_map").read_text().split()
+        status = (proc / "status").read_text("utf-8", "replace")
+        users = (proc / "uid_map").read_text("utf-8").split()
     except OSError:  # macOS
         return False
     capabilities = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")

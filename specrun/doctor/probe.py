@@ -92,11 +92,19 @@ def _build() -> dict[str, Any]:
 
 def _facts() -> dict[str, Any]:
     from specrun.llama import library
-    from specrun.llama.facts.relied_on import FACTS, why_not
+    from specrun.llama.facts.relied_on import FACTS, LAYERS_IN_TURN, why_not
+    from specrun.llama.streaming import address_space
 
     findings, fix = [], known_build(library.backends())
     for fact in FACTS:
-        why, check = why_not(fact, keeps=False), f"fact: {fact.name}"
+        check = f"fact: {fact.name}"
+        try:
+            if fact is LAYERS_IN_TURN:
+                address_space.check_system()
+        except address_space.CannotStreamError as reason:  # no other llama.cpp would change that
+            findings.append(Finding(check, "ok", fact.notice(str(reason))))
+            continue
+        why = why_not(fact, keeps=False)
         broken = Finding(check, "warn", fact.notice(why), fix) if why else None
         findings.append(broken or Finding(check, "ok", fact.relied_on))
     return {"findings": list(map(asdict, findings))}

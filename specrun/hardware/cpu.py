@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from specrun.hardware.memory import kernel_text
+
 _CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -56,7 +58,7 @@ def cpu_features(system_info: str) -> tuple[str, ...]:
 
 def read_flags() -> frozenset[str]:
     """The instruction sets of this machine's processor, in Linux's names; empty where the system does not list them."""
-    return frozenset(_value(_cpuinfo(), "flags", "Features").split())  # x86, ARM
+    return frozenset(_value(kernel_text(_CPUINFO), "flags", "Features").split())  # x86, ARM
 
 
 def cpuinfo_name(cpuinfo: str) -> str:
@@ -67,14 +69,10 @@ def cpuinfo_name(cpuinfo: str) -> str:
 def _name() -> str:
     if platform.system() == "Darwin":
         command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
-        name = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        name = subprocess.run(command, capture_output=True, encoding="utf-8", check=False).stdout.strip()
     else:
-        name = cpuinfo_name(_cpuinfo())
+        name = cpuinfo_name(kernel_text(_CPUINFO))
     return name or platform.processor() or platform.machine() or "unknown"
-
-
-def _cpuinfo() -> str:
-    return _CPUINFO.read_text(errors="replace") if _CPUINFO.exists() else ""
 
 
 def _value(cpuinfo: str, *keys: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from specrun.catalog.gguf_file import file_identity
 from specrun.hardware.cpu import Cpu
 from specrun.hardware.device import Device, offload_devices
-from specrun.hardware.memory import Memory
+from specrun.hardware.memory import Memory, kernel_text
 from specrun.hardware.storage import Storage
 
 _MEMORY_STEP = 2**28  # RAM is compared in units of 256 MiB, as kernel versions reserve slightly different amounts
@@ -60,7 +60,7 @@ def nvidia_card(root: Path = Path("/")) -> bool:
     """Whether this machine has an NVIDIA GPU, with or without its driver, by the files below `root`."""
     for device in (root / "sys/bus/pci/devices").glob("*"):
         with suppress(OSError, ValueError):
-            vendor, kind = (int((device / name).read_text(), 16) for name in ("vendor", "class"))
+            vendor, kind = (int((device / name).read_text("utf-8"), 16) for name in ("vendor", "class"))
             if vendor == _NVIDIA and kind >> 16 == _DISPLAY:
                 return True
     return False
@@ -68,12 +68,10 @@ def nvidia_card(root: Path = Path("/")) -> bool:
 
 def gpu_driver(root: Path = Path("/")) -> str | None:
     """Name and version of the GPU's kernel driver, from the files below `root`; None if they do not say."""
-    with suppress(OSError):
-        if match := _NVIDIA_VERSION.search((root / "proc/driver/nvidia/version").read_text(errors="replace")):
-            return f"nvidia {match[1]}"
-    with suppress(OSError):
-        return f"amdgpu {(root / 'sys/module/amdgpu/version').read_text().strip()}"
-    return None
+    if match := _NVIDIA_VERSION.search(kernel_text(root / "proc/driver/nvidia/version")):
+        return f"nvidia {match[1]}"
+    version = kernel_text(root / "sys/module/amdgpu/version").strip()
+    return f"amdgpu {version}" if version else None
 
 
 def identity(

@@ -81,16 +81,16 @@ _V2: _Controller = ("memory.max", "memory.current", "inactive_file", "active_fil
 def cgroup_limits(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
     """(limit, used without page cache) in bytes, for every cgroup with a memory limit around the process `proc`."""
     for group, (limit_file, usage_file, *keys) in _groups(proc, cgroups):
-        limit, used = _number(_text(group / limit_file)), _number(_text(group / usage_file))
+        limit, used = _number(kernel_text(group / limit_file)), _number(kernel_text(group / usage_file))
         if limit is None or used is None:
             continue
-        counts = (line.partition(" ") for line in _text(group / "memory.stat").splitlines())
+        counts = (line.partition(" ") for line in kernel_text(group / "memory.stat").splitlines())
         yield limit, max(used - sum(int(count) for key, _, count in counts if key in keys), 0)
 
 
 def _groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, _Controller]]:
     """The process's group and all groups above it up to the mount point, in every hierarchy that counts memory."""
-    for line in _text(proc / "cgroup").splitlines():
+    for line in kernel_text(proc / "cgroup").splitlines():
         number, controllers, path = line.split(":", 2)
         if number != "0" and "memory" not in controllers.split(","):
             continue
@@ -108,9 +108,9 @@ def _number(text: str) -> int | None:
     return int(text) if text.strip().isdecimal() else None
 
 
-def _text(path: Path) -> str:
-    """The text of a file; empty if it cannot be read, as on macOS or in a sandbox without /proc."""
+def kernel_text(path: Path) -> str:
+    """The text of a file of the kernel; empty if there is none, as on macOS or in a sandbox without /proc."""
     try:
-        return path.read_text(errors="replace")
+        return path.read_text("utf-8", "replace")
     except OSError:
         return ""

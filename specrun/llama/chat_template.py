@@ -16,6 +16,7 @@ from typing import Any, TypedDict
 
 from specrun.display_text import one_line
 from specrun.errors import ModelFileError, SpecrunError
+from specrun.processes.child_process import OWN_GROUP
 
 _ADVICE = "`specrun generate --raw` does without it"
 # -I keeps Python from importing modules of the same names from the current folder.
@@ -116,6 +117,7 @@ class _Process:
                 stderr=subprocess.DEVNULL,
                 env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
                 start_new_session=True,  # Ctrl-C on the terminal is not for it
+                creationflags=OWN_GROUP,
             )
         except OSError as error:
             raise SpecrunError(f"no process for the chat template can be started: {error.strerror}") from error

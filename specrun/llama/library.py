@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import ntpath
 import os
 import re
 import signal
@@ -75,7 +76,8 @@ def _on_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator, unused-ignore]
 def _on_abort(message: bytes) -> None:
     """Called when an assertion fails in llama.cpp: end the process with one line instead of a page of backtrace."""
-    file, _, assertion = " ".join(message.decode("utf-8", errors="replace").split()).partition(":")
+    said = " ".join(message.decode("utf-8", errors="replace").split())
+    file, _, assertion = ntpath.splitdrive(said)[1].partition(":")  # a drive has a colon, too
     if explain := _explainers.get(Path(file).name):
         end_process(LlamaError(explain(assertion)))
     logged = [line for errors in list(_listeners) for line in errors]

@@ -149,6 +149,7 @@ class LlamaModel(library.Closing):
         if self.handle:
             llama_cpp.llama_model_free(self.handle)
             self.handle = None
+            self.orders = None  # which has the file mapped; Windows deletes no such file
 
     # --- facts -----------------------------------------------------------------------------------------------------
 

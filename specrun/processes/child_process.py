@@ -23,6 +23,8 @@ _CHILD = (
     "import importlib, json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "importlib.import_module(sys.argv[2]).serve(sys.argv[3])"
 )
+# Windows has no sessions; there Ctrl-C on the terminal does not reach a group of its own.
+OWN_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
 _POLL_SECONDS = 0.1
 _STDOUT = 1  # the file descriptor
 
@@ -44,6 +46,7 @@ def answer(module: str, request: Mapping[str, Any], what: str, wait: Callable[[]
         encoding="utf-8",
         errors="replace",
         start_new_session=True,
+        creationflags=OWN_GROUP,
     ) as process:
         try:
             while True:

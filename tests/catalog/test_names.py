@@ -59,6 +59,14 @@ def test_a_path(text: str) -> None:
     assert parse(text) == Path(text).expanduser()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [r"C:\models\x.gguf", "C:/models/llama/x.gguf", r"C:x.gguf", r"models\llama\x.gguf", r"\\nas\models\x", "d:/x"],
+)
+def test_a_path_of_windows_is_no_repository_and_no_quantization(text: str) -> None:
+    assert parse(text) == Path(text)
+
+
 def test_a_file_that_exists_is_a_path_whatever_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for text in ("org/repo/model.gguf", "org/repo/model", "model"):

@@ -13,7 +13,7 @@ from specrun.hardware.residency import FEWEST_SLOTS, RingSettings, plan_residenc
 from specrun.llama.batch import committed_tokens, rows_batch
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext, Logits
 from specrun.llama.facts import tiny_model
-from specrun.llama.streaming import address_space, self_check
+from specrun.llama.streaming import self_check
 from specrun.llama.streaming.address_space import PAGE, CannotStreamError
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import LlamaSettings
@@ -41,7 +41,6 @@ def check_layers_in_turn(settings: LlamaSettings) -> str | None:
         assert plan, "the room is that of the slots"
         ring = RingSettings(n_slots=FEWEST_SLOTS)
         try:
-            address_space.check_system()
             with (
                 StreamedWeights(pages, plan, ring, Pressure(0, lambda: 0)) as weights,
                 LlamaContext(model, config, weights) as context,

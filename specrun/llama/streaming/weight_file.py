@@ -26,7 +26,7 @@ _WHO_GETS_HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 def huge_pages(n_bytes: int) -> memoryview | None:
     """Memory of huge pages; None if the system never gives them."""
     with suppress(OSError, MemoryError):  # no memory, or a kernel without huge pages
-        if "[never]" not in _WHO_GETS_HUGE.read_text():
+        if "[never]" not in _WHO_GETS_HUGE.read_text("utf-8"):
             memory = np.empty(n_bytes + _HUGE, np.uint8)
             start = -memory.ctypes.data % _HUGE
             address_space.expect_huge(memory.ctypes.data + start, n_bytes)
