@@ -85,7 +85,7 @@ class ChatSettings:
     """The settings of a conversation with a model."""
 
     def __init__(self, model: Model, session: Session) -> None:
-        self._plans = model.plans
+        self._model = model
         self._session = session
 
     def values(self) -> dict[str, Any]:
@@ -129,11 +129,11 @@ class ChatSettings:
             raise UsageError(f"there is no setting {name}; {instead}/set alone lists the settings")
 
     def _chooser(self) -> PlanChooser:
-        return self._session.plans or self._plans.at(self._session.request.sampling.temperature)
+        return self._session.plans or self._model.plans.at(self._session.request.sampling.temperature)
 
     def _chooser_of(self, word: str) -> PlanChooser | None:
         """What chooses the plans from now on; None leaves it to the model."""
-        candidates = self._plans.candidates
+        candidates = self._model.plans.candidates
         if word == "auto" and len(candidates) > 1:
             return None
         # Adaptive plans need the pass times that `auto` learns. Its contexts have room for a chain and a tree as well.
@@ -144,12 +144,12 @@ class ChatSettings:
         for plan in fixed:
             if word in (plan.method.name, _word(plan)):
                 temperature = self._session.request.sampling.temperature
-                return FixedPlan(self._plans.shaped([plan], temperature)[0])
+                return FixedPlan(self._model.plans.shaped([plan], temperature)[0])
         possible = sorted({_word(plan) for plan in fixed} | ({"auto"} if len(candidates) > 1 else set()))
         raise UsageError(f"speculate can be {', '.join(possible)} in this chat; got {word}")
 
     def _resized(self, plan: Plan, name: str, number: int) -> Plan:
-        largest = max(candidate.budget for candidate in self._plans.candidates)
+        largest = max(candidate.budget for candidate in self._model.plans.candidates)
         if plan.shape and plan.method.wants_shape:
             fixed = f"the trees of {plan.method.name} have a fixed shape in a chat"
             raise UsageError(f"{fixed}; start the chat with another --{name}")

@@ -101,7 +101,7 @@ def bench(
     speculation = SpeculationOptions(datastore=what.datastore, learn=False)
     largest = settings.largest_plan(what.is_sweep)
     asked = models, speculation, machine, sampling.temp
-    with opened(*asked, largest=largest, is_fixed=True) as model, output.progress() as display:
+    with opened(*asked, largest=largest, is_fixed=True, is_measured=True) as model, output.progress() as display:
         if model.exactness.is_exact and not machine.exact:
             output.note(str(model.exactness))
         runner = Bench(model, settings, Run(display, output.note))

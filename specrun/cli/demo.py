@@ -47,14 +47,14 @@ def demo(
     models = ModelOptions(str(target), str(draft))
     speculation = SpeculationOptions(speculate="chain", depth=N_DRAFTED, learn=False)
     machine = MachineOptions(gpu_layers="0", gpu_layers_draft="0", threads=_free_threads(watch))
-    with opened(models, speculation, machine, temperature=0.0, most_ram=wide_pair.MOST_RAM) as model:
+    with opened(models, speculation, machine, temperature=0.0, most_ram=wide_pair.MOST_RAM, is_measured=True) as model:
         first = Comparison(model)
         output.note(demo_view.before(first))
         with InterruptFlag() as interrupted:
             demo_view.show(first, first.write(interrupted))
     in_ram = first
     if first.is_streamed:
-        with opened(models, speculation, machine, temperature=0.0) as model:
+        with opened(models, speculation, machine, temperature=0.0, is_measured=True) as model:
             in_ram = Comparison(model, _TOKENS_IN_RAM)
             with output.progress() as display, InterruptFlag() as interrupted:
                 for _ in in_ram.write(interrupted):

@@ -73,7 +73,7 @@ def growth_map(
     if plot:
         plots.check(plot)
     speculation = SpeculationOptions(method=method, budget=budget, depth=depth)
-    with opened(models, speculation, machine, temp) as model:
+    with opened(models, speculation, machine, temp, is_measured=True) as model:
         if model.engine.draft is None:
             raise UsageError("a growth map depends on the draft; give a --draft")
         plans = model.plans

@@ -73,8 +73,9 @@ def verify(
     else:
         texts = [bench_prompts.shipped([kind])[0] for kind in bench_prompts.KINDS]
     settings = VerifySettings(parameters, temperatures, what.max_tokens, what.samples, what.raw)
+    largest = TREE if len(plans) > 1 else None
     with (
-        opened(models, speculation, machine, max(temperatures), largest=TREE if len(plans) > 1 else None) as model,
+        opened(models, speculation, machine, max(temperatures), largest=largest, is_measured=True) as model,
         InterruptFlag() as interrupted,
         output.progress() as display,
     ):

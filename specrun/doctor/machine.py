@@ -83,7 +83,7 @@ def other_load(load: OtherLoad, wanted: int) -> Finding:
     if free == wanted and load.cores < load.n_cores - 0.5:
         return Finding("other load", "ok", detail)
     threads = "1 thread of llama.cpp waits" if wanted == 1 else f"{wanted} threads of llama.cpp wait for each other"
-    fix = "end them" + (f", or give `--threads {free}`" if free < wanted else "")
+    fix = "end them" + (f", or give `--threads {free}`, as most runs do by themselves" if free < wanted else "")
     return Finding("other load", "warn", f"{detail}, so that {threads}", fix)
 
 

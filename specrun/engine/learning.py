@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
@@ -98,6 +98,12 @@ class Learner:
         except ProfileError:
             return None  # it is written again when this run ends
         return learned if learned and learned.settings == self.settings else None
+
+    def with_threads(self, n: int) -> Learner:
+        """The one for runs with `n` threads, whose passes take other times: what it keeps is that of `--threads n`."""
+        options, settings = self.options, replace(self.settings, threads=n)
+        target, draft = (replace(given, threads=n) for given in (options.settings, options.draft_settings))
+        return Learner(replace(options, settings=target, draft_settings=draft), settings, self.note)
 
     def keep_now_and_then(self, choosers: Mapping[float, Auto]) -> None:
         """Keep what was learned if that was not done for a minute."""

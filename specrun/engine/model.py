@@ -14,6 +14,7 @@ from specrun.engine.completion import Completion
 from specrun.engine.engine import Engine, Lanes
 from specrun.engine.exact_passes import ExactPasses
 from specrun.engine.first_guesses import first_guesses
+from specrun.engine.free_threads import FreeThreads, may_follow
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
 from specrun.engine.prompt_tokens import Template, chat_template, single_turn_tokens
@@ -23,6 +24,7 @@ from specrun.engine.run_plans import RunPlans
 from specrun.engine.run_sources import RunSources
 from specrun.engine.session import Session
 from specrun.errors import UsageError
+from specrun.hardware.other_load import LoadWatch
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
 from specrun.llama import LlamaModel
@@ -45,7 +47,7 @@ class Model:
     notices: sentences for the user, one for each difference from what the options ask.
     engine: the decode loop.
     lanes: all engines, where several texts can be written at the same time; `engine` is the first.
-    plans: the plans that can run, and what chooses among them.
+    plans: the plans that can run, and what chooses among them with the present number of threads.
     exactness: the sizes to which the target's passes are padded.
     has_datastore: whether a datastore is among the draft sources.
 
@@ -57,7 +59,12 @@ class Model:
     ) -> None:
         """learner: keeps what runs teach, and knows what earlier runs taught. show: shows what is being loaded."""
         options = options.with_profile
+        self._options = options
         self._learner = learner
+        # What was learned, by the number of threads; None for as many as ever.
+        self._known: dict[int | None, tuple[RunPlans, Learner | None]] = {}
+        self._threads: FreeThreads | None = None
+        self._looks_again = False
         # By the memory that is free before the models take theirs; a single plan needs none.
         self._guesses = first_guesses(options) if len(options.plans) > 1 else None
         self._pair = load_pair(options, show)
@@ -92,6 +99,7 @@ class Model:
         profile = options.profile if pair.drafts or not options.draft else None
         earlier = self._learner.earlier if self._learner else None
         self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier, self._guesses)
+        self._known[None] = self.plans, self._learner
 
     def _lanes(self, options: RunOptions, sources: SourceSet) -> Lanes:
         """An engine for each text that can be written at a time. `sources` are those of the first; the others draft
@@ -114,6 +122,43 @@ class Model:
         if options.exact:
             return exact_passes.measured(self._pair.target, plans, options, self.placement)
         return exact_passes.of_one_cache(self._pair.target)
+
+    def follow_load(self, watch: LoadWatch, again: bool) -> None:
+        """Let passes have as many threads as other programs leave cores for, unless the user or the profile decided it,
+        or the text would depend on it.
+
+        watch: runs since before the model was loaded. again: whether to look at the load between texts, too.
+        """
+        target = self._pair.target.context
+        if may_follow(self._options, target.config.settings, self.placement, bool(self.plans.kept)):
+            contexts = [target, *(draft.context for draft in self._pair.drafts[:1])]
+            self._threads = FreeThreads(contexts, watch)
+            self._look()
+            self._looks_again = again
+
+    def _look(self) -> None:
+        """Count the free cores anew. What was learned of passes with another number of threads is kept apart."""
+        if not (self._threads and self._threads.look()):
+            return
+        n = self.n_threads
+        if n and n not in self._known:
+            plans, learner = self._known[None]
+            learner = learner.with_threads(n) if learner else None
+            # A tuned profile has the times of passes with all threads.
+            profile = None if plans.kept else plans.profile
+            plans = replace(plans, profile=profile, learned=learner.earlier if learner else None)
+            self._known[n] = plans, learner
+        self.plans, self._learner = self._known[n]
+
+    @property
+    def n_threads(self) -> int | None:
+        """CPU threads of a pass while other programs hold cores; None while there are as many as ever."""
+        return self._threads.n if self.threads_notice and self._threads else None
+
+    @property
+    def threads_notice(self) -> str | None:
+        """A sentence for the user while other programs hold cores; else None."""
+        return self._threads.notice if self._threads else None
 
     @property
     def llama_model(self) -> LlamaModel:
@@ -176,6 +221,8 @@ class Model:
 
     def complete(self, request: Request, plans: PlanChooser | None = None, engine: Engine | None = None) -> Completion:
         """A completion, not written yet, by the chooser `plans` (None: the model's own) and an engine of `lanes`."""
+        if self._looks_again and not any(one.statistics.passes and not one.is_over for one in self._completions):
+            self._look()
         if self._learner:
             self._learner.keep_now_and_then(self.plans.kept)
         plans = plans or self.plans.at(request.sampling.temperature)
@@ -202,9 +249,10 @@ class Model:
 
     def close(self) -> None:
         """Free everything, and keep what was learned. Safe to call twice."""
-        learner, self._learner = self._learner, None
-        if learner and hasattr(self, "plans"):
-            learner.keep(self.plans.kept)
+        known, self._known = self._known, {}
+        for plans, learner in known.values():
+            if learner:
+                learner.keep(plans.kept)
         for grammar in self._grammars.values():
             grammar.close()
         self._grammars.clear()

@@ -124,6 +124,10 @@ class LlamaContext(library.Closing):
         finally:
             llama_cpp.llama_set_n_threads(self.handle, *threads)
 
+    def set_threads(self, n: int) -> None:
+        """Let later passes use `n` threads, at most as many as at first; large ones as many as the settings say."""
+        llama_cpp.llama_set_n_threads(self.handle, n, self.config.settings.threads_batch or n)
+
     def decode(self, batch: Batch) -> Logits:
         """One pass. Returns float32[n, n_vocab], the logits of the n tokens with `outputs`, in batch order.
 

@@ -50,7 +50,7 @@ class MachineOptions:
     ctx_size: int | None = _count(
         "Most tokens of prompt and answer together. By default the model's, at most 4096.", "-c", usual=True
     )
-    threads: int | None = _count("Number of CPU threads. By default as many as physical cores.", "-t", usual=True)
+    threads: int | None = _count("Number of CPU threads. By default as many as free physical cores.", "-t", usual=True)
     threads_batch: int | None = _count("CPU threads for passes over several tokens. By default as --threads.", "-tb")
     batch_size: int | None = _count(
         "Tokens of a prompt that llama.cpp gets at once; several GPUs can work on the micro-batches of one batch "

@@ -59,6 +59,8 @@ def as_text(completion: Completion, model: Model) -> str:
         f"passes      {s.passes}, {s.tokens_per_pass:.2f} tokens a pass",
         f"ms a pass   {parts}",
     ]
+    if model.n_threads:
+        lines.append(f"threads     {model.n_threads}, as other programs hold cores")
     if placement and placement.vram_bytes:
         from specrun.views import placement_view  # it imports rich
 
@@ -85,13 +87,13 @@ class Notices:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._before: list[str] = []
+        self._before = [model.threads_notice] if model.threads_notice else []  # said when the model was loaded
 
     def after(self, completion: Completion) -> list[str]:
         """The sentences behind an answer."""
         from specrun.speculation.controllers.auto import Auto
 
-        lasting = [self._model.weights_notice] if self._model.weights_notice else []
+        lasting = [notice for notice in (self._model.weights_notice, self._model.threads_notice) if notice]
         plans = completion.plans
         if isinstance(plans, Auto) and plans.gave_up:
             what = "speculation is off" if plans.is_off else "the draft model is not asked"
