@@ -27,6 +27,10 @@ from specrun.errors import ModelFileError, OutOfMemoryError
 Buffer = bytes | mmap.mmap
 
 _MAGIC = b"GGUF"
+_GET_GGUF = (
+    "specrun runs GGUF files: look for a repository on the hub whose name ends with -GGUF, or convert the model with "
+    "llama.cpp's convert_hf_to_gguf.py"
+)
 _VERSIONS = (2, 3)  # version 1 had 32-bit lengths, and llama.cpp no longer reads it either
 # Types of intermediate results and of tables. llama.cpp has no kernel for products with them, but would call it.
 _NO_WEIGHTS = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"})
@@ -150,11 +154,22 @@ def read_beginning(path: Path) -> Metadata:
         return Metadata(bytes(data[:offset]), offsets)
 
 
+def _about_folder(folder: Path) -> str:
+    """What to say of a folder that was given as a model."""
+    files = sorted(folder.glob("*.gguf"))
+    if not files and next(folder.glob("*.safetensors"), None):
+        return f"{folder} has the model in another format; {_GET_GGUF}"
+    example = f", such as {files[0]}" if files else ""
+    return f"{folder} is a folder; give a .gguf file{example}"
+
+
 @contextmanager
 def _mapped(path: Path) -> Iterator[mmap.mmap]:
     """The file in memory. Raises ModelFileError, and OutOfMemoryError where there is no room to map it."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():  # to open a pipe would wait for its other end
+        if path.is_dir():
+            raise ModelFileError(_about_folder(path))
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its other end
             raise ModelFileError(f"{path} is no regular file; give the path of a GGUF model")
         with path.open("rb") as file:
             if not file.seek(0, 2):
@@ -163,8 +178,6 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
                 yield data
     except FileNotFoundError as error:
         raise ModelFileError(f"{path}: no such file; give the path of a GGUF model") from error
-    except IsADirectoryError as error:
-        raise ModelFileError(f"{path} is a directory; give the .gguf file inside it") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         if getattr(error, "errno", None) == errno.ENOMEM:
             raise OutOfMemoryError(
@@ -182,7 +195,7 @@ def parse_header(data: Buffer, name: str) -> GgufHeader:
 @contextmanager
 def _errors_of_parsing(data: Buffer, name: str) -> Iterator[None]:
     if data[:4] != _MAGIC:
-        raise ModelFileError(f"{name} is not a GGUF file; convert the model to GGUF or download a .gguf file of it")
+        raise ModelFileError(f"{name} is not a GGUF file; {_GET_GGUF}")
     try:
         yield
     except (struct.error, EOFError, OverflowError) as error:

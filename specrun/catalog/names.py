@@ -4,6 +4,7 @@
     qwen-14b:q2_k                  the same model in another quantization
     bartowski/gemma-2-2b-it-GGUF   a repository on the hub, its Q4_K_M or Q8_0 file; `:Q6_K` behind it names another
     org/repo/model-Q4_K_M.gguf     a file of a repository
+    hf.co/org/repo:Q6_K            the same by an address, also https://huggingface.co/org/repo/blob/main/model.gguf
     ollama:qwen2.5:7b              a model that Ollama keeps, as `ollama list` names it
     ./model.gguf                   a path
     embedded                       the target inside the package
@@ -15,6 +16,7 @@ model of Ollama's without the prefix.
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path, PureWindowsPath
 
@@ -24,6 +26,7 @@ from specrun.catalog.file_names import is_safe_path, is_safe_repo, shards
 from specrun.errors import MissingModelError, UsageError
 
 _PATH_STARTS = (".", "~")  # a name that starts like this is a path, even if there is no such file
+_ADDRESS = re.compile(r"(https?://)?(www\.)?(huggingface\.co|hf\.co)/|hf://", re.IGNORECASE)
 _MAX_SUGGESTIONS = 3
 
 
@@ -43,6 +46,7 @@ def parse(name: str) -> Path | HubName:
     """What `name` means. Raises UsageError if it is neither a path nor a repository nor an alias of the catalog, and
     MissingModelError for a model that Ollama does not have.
     """
+    name = _without_address(name)
     entries = catalog()
     if embedded.is_meant(name):
         return embedded.TARGET
@@ -70,10 +74,21 @@ def parse(name: str) -> Path | HubName:
         return HubName(name, head, entry.revision if entry else None, None, quantization or None, entry)
     if model := ollama.find(name):
         return model.path
+    if name and Path(name).is_dir():
+        return Path(name)  # whose reader says which file in it to name
     advice = "give a path, an alias of `specrun models list`, or org/repo:QUANT"
     if suggestions := near(head, list(entries)):
         advice = f"did you mean {' or '.join(suggestions)}? `specrun models list` shows all"
     raise UsageError(f"no model is called {name!r}; {advice}")
+
+
+def _without_address(name: str) -> str:
+    """`org/repo` or `org/repo/file.gguf` for what a browser, Ollama or the hub's client has as a model's address."""
+    found = _ADDRESS.match(name)
+    if not found:
+        return name
+    parts = name[found.end() :].partition("?")[0].strip("/").split("/")
+    return "/".join(parts[:2] + (parts[4:] if parts[2:3] and parts[2] in ("blob", "resolve", "tree") else parts[2:]))
 
 
 def near(name: str, others: list[str]) -> list[str]:

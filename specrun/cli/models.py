@@ -268,11 +268,13 @@ def _has_drafts(cached: tuple[str, str, Path]) -> bool:
 
 def _on_hub(name: str) -> tuple[HubName, Path | None]:
     """What a name means on the hub, and the path of the cached model or None. Raises UsageError for a path."""
-    from specrun.catalog import ollama
+    from specrun.catalog import embedded, ollama
     from specrun.catalog.resolve import locate
 
     model = locate(name)
     if model.hub is None:
+        if embedded.is_meant(name):
+            raise UsageError(f"{name} is part of specrun itself: there is nothing to fetch or to delete")
         if ollama.is_named(name):
             raise UsageError(f"{name} is kept by Ollama; `ollama pull` and `ollama rm` fetch and delete its models")
         raise UsageError(f"{name} is a path; give an alias, org/repo:QUANT or org/repo/file.gguf")

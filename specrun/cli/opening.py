@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from specrun.cli.pulling import AskingFetcher
@@ -12,7 +13,7 @@ from specrun.engine.opening import open_model
 from specrun.hardware.device import offload_devices
 from specrun.hardware.machine import gpu_driver, nvidia_card
 from specrun.llama import devices, library
-from specrun.locations import data_dir, recall, remember
+from specrun.locations import data_dir, names_file, recall, remember
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
 from specrun.options.speculation_options import SpeculationOptions
@@ -30,6 +31,10 @@ def opened(
     """What `open_model` gives, with questions, notices and progress on stderr. is_chat: whether prompts are messages,
     which take a chat template. further: its other arguments.
     """
+    if _is_own_draft(models):
+        output.hint(
+            f"{models.target} is its own draft, which cannot be faster; name a smaller --draft, or --draft none"
+        )
     asked = models, speculation, machine, temperature, AskingFetcher(models.pull), output.note
     model = open_model(*asked, progress=output.progress, **further)
     for notice in model.notices:
@@ -39,6 +44,14 @@ def opened(
     _note_busy_cores(model)
     note_unusable_gpu()
     return model
+
+
+def _is_own_draft(models: ModelOptions) -> bool:
+    """Whether the user named one file for both models."""
+    target, draft = models.target, models.draft
+    if not target or not draft:
+        return False
+    return target == draft or (names_file(target) and names_file(draft) and Path(target).samefile(draft))
 
 
 def unusable_gpu() -> Finding | None:

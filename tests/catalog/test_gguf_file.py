@@ -121,12 +121,21 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     for path, reason in (
         (text, "not a GGUF file"),
         (empty, "is empty"),
-        (tmp_path, "is a directory"),
+        (tmp_path, "is a folder"),
         (tmp_path / "none.gguf", "no such file"),
     ):
         with pytest.raises(ModelFileError, match=reason) as raised:
             GgufFile.read(path)
         assert "\n" not in str(raised.value)
+
+
+def test_a_folder_is_answered_with_what_is_in_it(tmp_path: Path, random_model: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ModelFileError, match=r"another format; .*convert_hf_to_gguf"):
+        GgufFile.read(tmp_path)
+    shutil.copy(random_model, tmp_path / "a.gguf")
+    with pytest.raises(ModelFileError, match=r"such as .*a\.gguf"):
+        GgufFile.read(tmp_path)
 
 
 def test_a_file_that_ends_early_is_incomplete(tmp_path: Path, random_model: Path) -> None:

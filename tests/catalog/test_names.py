@@ -38,6 +38,12 @@ def test_an_alias_in_another_quantization() -> None:
     [
         ("org/repo", "org/repo", None, None, None),
         ("org/repo:Q4_K_M", "org/repo", None, "Q4_K_M", None),
+        ("hf.co/org/repo:Q4_K_M", "org/repo", None, "Q4_K_M", None),
+        ("hf://org/repo", "org/repo", None, None, None),
+        ("https://huggingface.co/org/repo", "org/repo", None, None, None),
+        ("https://huggingface.co/org/repo/tree/main", "org/repo", None, None, None),
+        ("https://huggingface.co/org/repo/blob/main/model.gguf", "org/repo", "model.gguf", None, None),
+        ("https://huggingface.co/org/repo/resolve/main/a/m.gguf?download=true", "org/repo", "a/m.gguf", None, None),
         (f"{QWEN}:Q8_0", QWEN, None, "Q8_0", "qwen-14b"),
         ("org/repo/model.gguf", "org/repo", "model.gguf", None, None),
         ("org/repo/sub/model.gguf", "org/repo", "sub/model.gguf", None, None),
@@ -73,6 +79,8 @@ def test_a_file_that_exists_is_a_path_whatever_it_is_called(tmp_path: Path, monk
         (tmp_path / text).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / text).touch()
         assert parse(text) == Path(text)
+    (tmp_path / "folder").mkdir()
+    assert parse("folder") == Path("folder")
     (tmp_path / "qwen-14b").mkdir()
     assert hub_name("qwen-14b").repo == QWEN
 

@@ -283,11 +283,16 @@ def test_what_cannot_be_is_one_line(here: SpecrunHere, arguments: tuple[str, ...
     here(*arguments).assert_fails(code, part)
 
 
+def test_the_embedded_pair_is_neither_fetched_nor_deleted(here: SpecrunHere) -> None:
+    for command in (["pull"], ["models", "rm", "--yes"]):
+        here(*command, "embedded").assert_fails(USAGE, "part of specrun itself")
+
+
 def test_models_alone_shows_its_commands(here: SpecrunHere) -> None:
     result = here("models")
     assert result.code == USAGE
     for command in ("list", "pull", "info", "rm", "path", "check", "pairs"):
-        assert f"│ {command} " in result.stdout
+        assert (f"\n  {command} " in result.stdout) == (command != "pull")  # which is `specrun pull`
 
 
 def test_pull_on_a_terminal_asks_and_shows_a_bar(specrun: Specrun) -> None:

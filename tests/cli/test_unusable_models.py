@@ -35,7 +35,7 @@ def test_a_missing_file(here: SpecrunHere, tmp_path: Path) -> None:
 
 
 def test_a_directory(here: SpecrunHere, tmp_path: Path) -> None:
-    here("generate", "x", "-m", tmp_path).assert_fails(MODEL_FILE, "is a directory")
+    here("generate", "x", "-m", tmp_path).assert_fails(MODEL_FILE, "is a folder")
 
 
 @pytest.mark.parametrize(
