@@ -1,9 +1,11 @@
 """Record a terminal session of `specrun chat` as an SVG that plays by itself: one for light pages, one for dark ones.
 
-    python scripts/record_terminal.py
+    python scripts/real_pair.py PAIR
+    python scripts/record_terminal.py PAIR
 
-The real command runs on a pseudo terminal; keys are typed, and what the terminal shows is drawn at the times at which
-it was shown (waits are cut short, the answer is not). Readers who ask for less motion see the last screen.
+The real command runs on a pseudo terminal with the pair that writes English; keys are typed, and what the terminal
+shows is drawn at the times at which it was shown (waits are cut short, the answer is not). Readers who ask for less
+motion, and viewers that know no animation, see the last screen.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ import pyte
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 COLUMNS, LINES = 84, 30
-COMMAND = ["chat", "--target", "embedded", "--temp", "0", "--max-tokens", "48", "--speculate", "tree", "--budget", "12"]
-MESSAGES = ("class Stack:", "/tree")
+COMMAND = ["chat", "--target", "target.gguf", "--draft", "draft.gguf", "--temp", "0", "--speculate", "tree"]
+MESSAGES = ("Give me three tips for a good night's sleep, as a list.", "/tree")
 PROMPT = "a message, or /help"
 KEY_SECONDS = 0.04
 FRAME_SECONDS = 0.05  # frames that follow each other faster are one
@@ -90,8 +92,8 @@ def _line(screen: pyte.Screen, y: int) -> Line:
     return tuple((x, text.rstrip(), *style) for x, text, *style in stretches if text.strip())
 
 
-def record() -> list[tuple[float, Screen]]:
-    """Run the session and return the screens, each with the seconds after which it is shown."""
+def record(pair: Path) -> list[tuple[float, Screen]]:
+    """Run the session in the pair's folder, and return the screens, each with the seconds after which it is shown."""
     recording = Recording()
     with tempfile.TemporaryDirectory() as empty:
         environment = {**os.environ, "TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1", "SPECRUN_DATA_DIR": empty,
@@ -103,7 +105,12 @@ def record() -> list[tuple[float, Screen]]:
             recording.feed(key)
         recording.feed("\r\n")
         chat = pexpect.spawn(
-            sys.executable, ["-m", "specrun", *COMMAND], encoding="utf-8", dimensions=(LINES, COLUMNS), env=environment
+            sys.executable,
+            ["-m", "specrun", *COMMAND],
+            cwd=pair,
+            encoding="utf-8",
+            dimensions=(LINES, COLUMNS),
+            env=environment,
         )
         _read_until(chat, recording, lambda text: PROMPT in text)
         for message in MESSAGES:
@@ -157,14 +164,13 @@ def svg(frames: list[tuple[float, Screen]], theme: str) -> str:
         begin = 100 * start / total
         styles.append(_visible(i, begin, end, is_last, total))
         lines = "".join(f'<use href="#{names[line]}" y="{y * ROW:g}"/>' for y, line in enumerate(screen) if line)
-        groups.append(f'<g id="f{i}">{lines}</g>')
+        hidden = "" if is_last else ' visibility="hidden"'  # for viewers that know no animation
+        groups.append(f'<g id="f{i}"{hidden}>{lines}</g>')
     style = "\n".join(
         [
             f"text {{ font: {FONT_SIZE}px {FONT}; white-space: pre }}",
-            "g { visibility: hidden }",
             *styles,
-            f"@media (prefers-reduced-motion) {{ g {{ animation: none !important }} "
-            f"#f{len(frames) - 1} {{ visibility: visible }} }}",
+            "@media (prefers-reduced-motion) { g { animation: none !important } }",
         ]
     )
     return "\n".join(
@@ -185,7 +191,7 @@ def svg(frames: list[tuple[float, Screen]], theme: str) -> str:
 
 def _visible(i: int, begin: float, end: float, is_last: bool, total: float) -> str:
     """The rule that shows frame `i` from `begin` to `end` percent of the time."""
-    steps = [] if begin == 0 else ["0% { visibility: hidden }"]
+    steps = ["0% { visibility: hidden }"] if begin else []
     steps.append(f"{begin:.3f}% {{ visibility: visible }}")
     if not is_last:
         steps.append(f"{end:.3f}% {{ visibility: hidden }}")
@@ -205,11 +211,12 @@ def _drawn(line: Line, name: str, palette: dict[str, str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pair", type=Path, metavar="PAIR", help="the folder with target.gguf and draft.gguf")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the two files go (default: docs/pictures)")
-    folder = parser.parse_args().folder
-    frames = record()
+    options = parser.parse_args()
+    frames = record(options.pair)
     for theme in PALETTES:
-        (folder / f"chat-{theme}.svg").write_text(svg(frames, theme), encoding="utf-8")
+        (options.folder / f"chat-{theme}.svg").write_text(svg(frames, theme), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def opened(place: Place, *more: str, ignoring: tuple[int, ...] = ()) -> pexpect.
     try:
         import pexpect
     except ImportError as error:
-        raise SkippedFaultError("pexpect is missing: pip install 'specrun[dev]'") from error
+        raise SkippedFaultError("pexpect is missing: pip install '.[dev]'") from error
     command = place.arguments(*_CHAT, *more)
 
     def ignore() -> None:

@@ -38,7 +38,8 @@ class FormOptions:
 @expanded
 def generate(
     text: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="The prompt; - reads it from stdin.", show_default=False)
+        str | None,
+        typer.Argument(metavar="PROMPT", help="The prompt; what is piped in becomes a part of it.", show_default=False),
     ] = None,
     *,
     models: ModelOptions,
@@ -49,7 +50,8 @@ def generate(
 ) -> int:
     """Write a text that answers or continues a prompt.
 
-    The prompt is the argument, followed by the files, followed by stdin if something is piped in.
+    The prompt is the argument, followed by the files, followed by stdin if something is piped in: all of that is one
+    prompt. With --jsonl each line of it is one.
 
         echo 'def read_config(path):' | specrun generate --max-tokens 64 --stats
         specrun generate "A limerick about trees" --target qwen-14b

@@ -40,7 +40,7 @@ def make_head(
     *,
     how: HeadOptions,
 ) -> int:
-    """Make an EAGLE-3 head for a target, at home. Needs PyTorch: pip install 'specrun[train]'.
+    """Make an EAGLE-3 head for a target, at home. Needs PyTorch: pip install '.[train]'.
 
     The target answers prompts at temperature 0.8, and the head learns its probabilities from its states. Both are kept
     on disk, so the command can be stopped at any time: the same command goes on where it was. `specrun tune` then

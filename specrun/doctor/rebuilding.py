@@ -9,7 +9,7 @@ from specrun.catalog.architectures import READ_IN
 
 _REBUILD = "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
 _OPTIONS = {"ROCm": "HIP", "MTL": "METAL"}  # backends whose option has another name
-_RUNTIME = re.compile(r"specrun\[cuda\d+\]")
+_RUNTIME = re.compile(r"\.\[cuda\d+\]")
 
 
 def rebuild(backends: Collection[str], *options: str) -> str:

@@ -54,5 +54,5 @@ def _nvidia_folders() -> Iterator[Path]:
 def _reason(error: Exception) -> str:
     text = str(error).rpartition("': ")[2] or str(error)
     if found := _MISSING.search(text):
-        return f"{text}; install NVIDIA's runtime for it: pip install 'specrun[cuda{found[1]}]'"
+        return f"{text}; install NVIDIA's runtime for it, in a clone of specrun: pip install '.[cuda{found[1]}]'"
     return f"{text}; `specrun doctor` says what to install"

@@ -27,7 +27,7 @@ def check(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise UsageError("--plot needs matplotlib: pip install 'specrun[plot]'") from error
+        raise UsageError("--plot needs matplotlib; in a clone of specrun: pip install '.[plot]'") from error
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise UsageError(f"--plot draws .png, .svg or .pdf files; got {path}")
     if not path.absolute().parent.is_dir():

@@ -182,4 +182,4 @@ def test_a_missing_matplotlib_is_said_before_anything_is_measured(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     result = specrun("bench", "--plot", tmp_path / "a.png")
     assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert "specrun[plot]" in result.stderr
+    assert "'.[plot]'" in result.stderr

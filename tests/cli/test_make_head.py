@@ -36,7 +36,7 @@ def files() -> list[str]:
 
 def test_without_pytorch_it_says_what_to_install(here: SpecrunHere, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    here(*MAKE, TARGET).assert_fails(USAGE, "make-head needs PyTorch: pip install 'specrun[train]'")
+    here(*MAKE, TARGET).assert_fails(USAGE, "make-head needs PyTorch; in a clone of specrun: pip install '.[train]'")
     assert files() == []
 
 

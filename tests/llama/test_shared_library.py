@@ -66,7 +66,7 @@ def test_without_the_runtime_one_line_names_its_package(python: Python) -> None:
     run = python("-m", "specrun", "generate", "-m", "embedded", "-n", "1", "x")
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (LlamaError.exit_code, "", 1), run
     assert run.stderr.startswith("specrun: llama.cpp's library cannot be loaded: libcudart.so.12: cannot open"), run
-    assert run.stderr.endswith("pip install 'specrun[cuda12]'\n"), run
+    assert run.stderr.endswith("pip install '.[cuda12]'\n"), run
 
 
 @pytest.mark.parametrize("folder", ["cuda_runtime", "cu12"])
@@ -79,6 +79,6 @@ def test_the_runtime_of_pips_packages_is_loaded_first(python: Python, site: Path
 
 
 def test_doctor_says_what_to_install() -> None:
-    error = "libcudart.so.13: cannot open; install NVIDIA's runtime for it: pip install 'specrun[cuda13]'"
-    assert loading_fix(error) == "pip install 'specrun[cuda13]'"
+    error = "libcudart.so.13: cannot open; install NVIDIA's runtime for it: pip install '.[cuda13]'"
+    assert loading_fix(error) == "pip install '.[cuda13]'"
     assert "--no-binary llama-cpp-python" in loading_fix("libgomp.so.1: cannot open")

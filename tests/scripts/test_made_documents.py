@@ -86,7 +86,10 @@ def test_a_recording_draws_each_screen_once(script: ModuleType) -> None:
     root = ElementTree.fromstring(drawn)
     assert "".join(root.itertext()).count("bold <&>") == 1
     for theme in ("light", "dark"):
-        ElementTree.parse(ROOT / "docs" / "pictures" / f"chat-{theme}.svg")
+        kept = ElementTree.parse(ROOT / "docs" / "pictures" / f"chat-{theme}.svg")
+        frames = [group for group in kept.iter("{http://www.w3.org/2000/svg}g") if "id" in group.attrib]
+        seen = [group for group in frames if group.get("visibility") != "hidden"]
+        assert seen == frames[-1:], "what a viewer without animation shows"
     assert json.dumps(screen)
 
 

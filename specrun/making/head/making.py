@@ -88,9 +88,12 @@ def _check_torch() -> None:
     try:
         import torch
     except ImportError as error:
-        raise UsageError("make-head needs PyTorch: pip install 'specrun[train]'") from error
+        raise UsageError("make-head needs PyTorch; in a clone of specrun: pip install '.[train]'") from error
     if not hasattr(torch.optim, "Muon"):
-        raise UsageError(f"make-head needs PyTorch 2.9 or newer, not {torch.__version__}: pip install 'specrun[train]'")
+        found = torch.__version__
+        raise UsageError(
+            f"make-head needs PyTorch 2.9 or newer, not {found}; in a clone of specrun: pip install '.[train]'"
+        )
 
 
 def make_head(order: HeadOrder, run: Run) -> MadeHead:
