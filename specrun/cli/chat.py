@@ -12,6 +12,7 @@ import typer
 
 from specrun.errors import UsageError
 from specrun.locations import names_file
+from specrun.options import completion
 from specrun.options.expand import expanded, flag
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
@@ -38,7 +39,12 @@ def chat(
     context: typer.Context,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A name, file or address, as --target has it.", show_default=False),
+        typer.Argument(
+            metavar="MODEL",
+            help="A name, file or address, as --target has it.",
+            show_default=False,
+            autocompletion=completion.targets,
+        ),
     ] = None,
     first: Annotated[
         str | None, typer.Argument(metavar="MESSAGE", help="What you say first.", show_default=False)

@@ -12,6 +12,7 @@ import typer
 from specrun.display_text import size_text
 from specrun.errors import INTERRUPTED_EXIT_CODE, ModelFileError, SpecrunError, UsageError
 from specrun.interrupts import InterruptFlag
+from specrun.options import completion
 from specrun.options.expand import expanded, flag, option
 from specrun.views import output
 
@@ -40,7 +41,10 @@ class DraftOptions:
 
 @expanded
 def make_draft(
-    target: Annotated[str | None, typer.Argument(metavar="TARGET", help=_TARGET_HELP, show_default=False)] = None,
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="TARGET", help=_TARGET_HELP, show_default=False, autocompletion=completion.here),
+    ] = None,
     *,
     how: DraftOptions,
 ) -> int:

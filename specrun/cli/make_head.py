@@ -12,6 +12,7 @@ import typer
 from specrun.cli.make_draft import forget_draft
 from specrun.errors import INTERRUPTED_EXIT_CODE, ModelFileError, SpecrunError, UsageError
 from specrun.interrupts import InterruptFlag
+from specrun.options import completion
 from specrun.options.expand import expanded, flag, option
 from specrun.views import output
 
@@ -36,7 +37,9 @@ class HeadOptions:
 
 @expanded
 def make_head(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP, show_default=False)],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help=_TARGET_HELP, show_default=False, autocompletion=completion.here)
+    ],
     *,
     how: HeadOptions,
 ) -> int:

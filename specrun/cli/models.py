@@ -15,6 +15,7 @@ from specrun.cli.make_head import forget_head, make_head
 from specrun.cli.trim import trim
 from specrun.display_text import one_line, size_text
 from specrun.errors import MissingModelError, SpecrunError, UsageError
+from specrun.options import completion
 from specrun.views import output
 
 if TYPE_CHECKING:
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
 app = typer.Typer(name="models", cls=Group, invoke_without_command=True)
 command = partial(app.command, cls=Command)
 
-Names = Annotated[
-    list[str], typer.Argument(metavar="NAME...", help="Aliases, ALIAS:QUANT, org/repo:QUANT or org/repo/file.gguf.")
-]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Alias, ALIAS:QUANT, org/repo:QUANT, or a path.")]
+_names = partial(typer.Argument, metavar="NAME...", help="Aliases, ALIAS:QUANT, org/repo:QUANT or org/repo/file.gguf.")
+FetchedNames = Annotated[list[str], _names(autocompletion=completion.fetchable)]
+LocalNames = Annotated[list[str], _names(autocompletion=completion.here)]
+_NAME_HELP = "Alias, ALIAS:QUANT, org/repo:QUANT, or a path."
+Name = Annotated[str, typer.Argument(metavar="NAME", help=_NAME_HELP, autocompletion=completion.here)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -112,7 +114,7 @@ def _fit(fits: LocalFits, entry: Entry | None, path: Path | None) -> dict[str, A
 
 
 def pull(
-    names: Names,
+    names: FetchedNames,
     yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be fetched.")] = False,
     json: Json = False,
@@ -154,7 +156,7 @@ def path(name: Name) -> None:
 
 
 @command("rm")
-def remove(names: Names, yes: Yes = False) -> None:
+def remove(names: LocalNames, yes: Yes = False) -> None:
     """Delete models from the Hugging Face cache, which other programs share, and the drafts and heads made of them."""
     from specrun.catalog import cache, made
     from specrun.cli import pulling
@@ -200,7 +202,13 @@ def info(name: Name, json: Json = False) -> None:
 @command("pairs")
 def list_pairs(
     target: Annotated[
-        str | None, typer.Argument(metavar="TARGET", help="By default all models on this machine.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="TARGET",
+            help="By default all models on this machine.",
+            show_default=False,
+            autocompletion=completion.targets,
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -233,7 +241,10 @@ def list_pairs(
 @command("check")
 def check(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME...", help="Aliases. By default all.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME...", help="Aliases. By default all.", show_default=False, autocompletion=completion.fetchable
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

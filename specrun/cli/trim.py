@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from specrun.display_text import size_text
+from specrun.options import completion
 from specrun.views import output
 
 _DRAFT_HELP = "Alias, org/repo:QUANT or GGUF file of a draft model."
 
 
 def trim(
-    draft: Annotated[str, typer.Argument(metavar="DRAFT", help=_DRAFT_HELP)],
+    draft: Annotated[str, typer.Argument(metavar="DRAFT", help=_DRAFT_HELP, autocompletion=completion.here)],
     vocab: Annotated[int, typer.Option("--vocab", metavar="N", help="Tokens to keep.")],
     file: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File of the trimmed draft.")],
 ) -> None:

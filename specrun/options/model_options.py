@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from specrun.options import completion
 from specrun.options.expand import flag, option, spelled
 
 _PANEL = "Models"
@@ -12,6 +13,7 @@ _PANEL = "Models"
 # fmt: off
 Target = Annotated[str | None, spelled(
     "--target", "-m", envvar="SPECRUN_TARGET", metavar="MODEL", rich_help_panel=_PANEL, show_default=False,
+    autocompletion=completion.targets,
     help="The large model whose text you want. A name listed by `specrun models list`, org/repo:QUANT, a GGUF file, "
     "or embedded for the demo pair, which is the default of all commands but chat and serve."
 )]
@@ -32,7 +34,7 @@ class ModelOptions:
         None, "MODEL", "The small model that drafts, or none. One with the same tokenizer, a head that was trained for "
         "the target, or mtp for the target's own MTP layers; without --target: draft or eagle3. By default the fastest "
         "that `specrun tune` measured, else the draft that the catalog recommends.", "-md",
-        envvar="SPECRUN_DRAFT", rich_help_panel=_PANEL
+        envvar="SPECRUN_DRAFT", rich_help_panel=_PANEL, autocompletion=completion.drafts
     )
     chat_template: str | None = option(
         None, "NAME|FILE", "A chat template for the target: a Jinja file, or the name of a template of llama.cpp's, "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from specrun.errors import UsageError
 from specrun.locations import decode, read_bytes
+from specrun.options import completion
 from specrun.options.expand import flag, option, spelled
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ class SpeculationOptions:
         "auto", "auto|off|chain|tree", "What to draft: what is fastest here (auto), nothing (off), one path (chain), "
         "or a tree. The text is always the same.", usual=True
     )
-    method: str | None = _option(None, "NAME", "Draft and accept by a method that `specrun methods` lists.")
+    method: str | None = _option(
+        None, "NAME", "Draft and accept by a method that `specrun methods` lists.", autocompletion=completion.methods
+    )
     growth_map: GrowthMap = None
     datastore: Datastore = None
     history: bool = _flag("Also draft from earlier sessions with --history, and save this one on this machine.")
