@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,9 +11,8 @@ import typer
 from specrun.views import output
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from specrun.doctor import Finding
+    from specrun.views.fitting_table import FittingTable
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -45,24 +44,35 @@ def doctor(
 def lines(findings: Iterable[Finding]) -> str:
     """A line for each finding, and an indented one for what mends it: for pipes and files."""
     text = ""
-    for finding in findings:
+    for finding in _told(findings):
         text += f"{finding.status:<4}  {finding.check}: {finding.detail}\n"
         text += f"      -> {finding.fix}\n" if finding.fix else ""
     return text
 
 
-def as_table(findings: Iterable[Finding]) -> Table:
+def as_table(findings: Iterable[Finding]) -> FittingTable:
     """A row for each finding, with what mends it below."""
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for finding in findings:
+    table = output.table("", "", "")
+    for finding in _told(findings):
         detail = Text(finding.detail)
         if finding.fix:
             detail.append(f"\n-> {finding.fix}", style="bold")
         table.add_row(Text(finding.status, style=_STYLES[finding.status]), finding.check, detail)
     return table
+
+
+def _told(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings for people: facts about llama.cpp that hold are one line, where the last of them stands."""
+    from specrun.doctor import FACT, Finding
+
+    found = list(findings)
+    facts = [finding for finding in found if finding.check.startswith(FACT)]
+    holding = [fact for fact in facts if fact.status == "ok"]
+    for finding in found:
+        if finding not in holding:
+            yield finding
+        elif finding is holding[-1]:
+            which = f"all {len(facts)}" if holding == facts else f"{len(holding)} of {len(facts)}"
+            yield Finding("facts", "ok", f"{which} that specrun relies on in llama.cpp hold")

@@ -17,11 +17,10 @@ from specrun.options.expand import expanded, flag, option
 from specrun.views import output
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from specrun.catalog.made import Kind
     from specrun.making.make import Result
     from specrun.making.measuring import Quality
+    from specrun.views.fitting_table import FittingTable
 
 _TARGET_HELP = "Alias, org/repo:QUANT or GGUF file. By default the embedded target."
 
@@ -137,11 +136,9 @@ def _print_notes(result: Result, name: str | None, usual: str) -> None:
     output.note(f"`specrun tune{target}` measures the real speed and finds the best plan")
 
 
-def _table(result: Result, usual: str) -> Table:
+def _table(result: Result, usual: str) -> FittingTable:
     figures = ("size", "agrees", "overlap", "of target", "best tree", "expected")
-    table = output.table("draft", *figures, "", right=figures)
-    for column in table.columns[:-1]:
-        column.no_wrap = True
+    table = output.table("draft", *figures, "", right=figures, optional=("overlap", "of target", "best tree"))
     table.add_row("plain decoding", size_text(result.target.n_bytes), "", "", "", "", "1.00 x", "")
     for outcome in result.outcomes:
         size = size_text(outcome.n_bytes) if outcome.n_bytes else ""

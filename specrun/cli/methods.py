@@ -20,6 +20,15 @@ from specrun.views import output
 
 _file_option = partial(typer.Option, metavar="FILE", show_default=False)
 
+_KINDS = {
+    "plain": "without drafts",
+    "chain": "chains",
+    "tree": "trees",
+    "planner": "a size for every tree",
+    "draft source": "without a draft model",
+    "acceptance rule": "other rules of accepting",
+}
+
 app = typer.Typer(name="methods", cls=Group, invoke_without_command=True)
 
 
@@ -37,11 +46,13 @@ def methods(
         objects = [{key: getattr(method, key) for key in keys} for method in METHODS.values()]
         output.write(jsonlib.dumps(objects, indent=1) + "\n")
         return
-    table = output.table("name", "kind", "needs", "lossless", "pays", "paper")
-    table.columns[0].no_wrap = True
-    for method in METHODS.values():
-        lossless = "yes" if method.lossless else "NO"
-        table.add_row(method.name, method.kind, ", ".join(method.needs), lossless, method.pays, method.paper)
+    table = output.table("name", "pays", "needs", "paper", optional=("paper",))
+    for kind in dict.fromkeys(method.kind for method in METHODS.values()):
+        table.add_heading(_KINDS[kind])
+        for method in METHODS.values():
+            if method.kind == kind:
+                name = method.name if method.lossless else f"{method.name} (lossy)"
+                table.add_row(name, method.pays, ", ".join(method.needs), method.paper)
     output.print_table(table)
 
 

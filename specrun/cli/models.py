@@ -194,9 +194,8 @@ def info(name: Name, json: Json = False) -> None:
     facts = info.facts(resolve.locate(name))
     if json:
         output.write_json(facts)
-        return
-    for label, text in info.lines(facts):
-        output.write(f"{label:<14} {one_line(text)}\n")
+    else:
+        output.print_facts((label, one_line(text)) for label, text in info.lines(facts))
 
 
 @command("pairs")
@@ -263,8 +262,7 @@ def check(
     if json:
         output.write_json([result.as_json() for result in results])
     else:
-        for result in results:
-            output.write(f"{result.alias:<18} {one_line(result.text)}\n")
+        output.print_facts((result.alias, one_line(result.text)) for result in results)
     if wrong := [result.alias for result in results if result.differences]:
         where = "models.toml (your own $SPECRUN_CONFIG_DIR/models.toml overrides the catalog)"
         raise SpecrunError(f"{len(wrong)} of {len(results)} differ from the hub; correct them in {where}")

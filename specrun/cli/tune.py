@@ -261,8 +261,9 @@ def _list(json: bool) -> None:
     elif not profiles:
         output.note("no profiles yet; `specrun tune` makes one")
     else:
-        table = output.table("fingerprint", "created", "origin", "target", "draft", "weights", "plan")
+        table = output.table("target", "draft", "measured", "weights", "plan", "profile", optional=("profile",))
         for p in profiles:
-            plan = tune_report.sentence(p, p.plans[0])
-            table.add_row(p.fingerprint, p.created, p.origin, p.target, p.draft or "none", p.regime, plan)
+            plan, when = tune_report.sentence(p, p.plans[0]), tune_report.when(p)
+            made = when if p.origin == "tuned" else f"{when}, while writing"
+            table.add_row(p.target, p.draft or "none", made, p.regime, plan, p.fingerprint)
         output.print_table(table)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+FACT = "fact: "  # what begins the name of a check of a fact about llama.cpp
+
 
 @dataclass(frozen=True)
 class Finding:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specrun.doctor import Finding
+from specrun.doctor import FACT, Finding
 from specrun.doctor.rebuilding import known_build
 from specrun.errors import LlamaError
 from specrun.hardware.device import Device
@@ -97,7 +97,7 @@ def _facts() -> dict[str, Any]:
 
     findings, fix = [], known_build(library.backends())
     for fact in FACTS:
-        check = f"fact: {fact.name}"
+        check = f"{FACT}{fact.name}"
         try:
             if fact is LAYERS_IN_TURN:
                 address_space.check_system()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from specrun.making.head.estimate import Agreement
 
-_WIDTH, _HEIGHT = 60, 12  # characters
+_WIDTH, _HEIGHT = 50, 12  # characters
 
 
 def curve(points: Sequence[tuple[float, Agreement]]) -> str:

@@ -8,25 +8,28 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
-
 from specrun.bench.rows import Row
 from specrun.display_text import rate_text
 from specrun.views import output
+from specrun.views.fitting_table import FittingTable
 
 _HEAD = ("kind", "method", "plan", "tokens/s", "(range)", "ratio", "tok/pass", "by depth", "predicted", "first",
          "memory")  # fmt: skip
+_TEXTS = ("method", "plan")
+_OPTIONAL = ("memory", "first", "by depth", "predicted", "(range)")
 _MOST_DEPTHS = 6  # of the column "by depth"
 
 
-def as_table(rows: Sequence[Row]) -> Table:
-    """A rich table; the fastest row of each kind of text is bold."""
-    table = output.table(*_HEAD, right=_HEAD[3:])
+def as_table(rows: Sequence[Row]) -> FittingTable:
+    """A table for the terminal, with a heading for each kind of text; the fastest row of each is bold."""
+    figures = [name for name in _HEAD[1:] if name not in _TEXTS]
+    table = output.table(*_HEAD[1:], right=figures, optional=_OPTIONAL)
     for kind in dict.fromkeys(row.kind for row in rows):
         of_kind = [row for row in rows if row.kind == kind]
         fastest = max(of_kind, key=lambda row: row.tokens_per_second)
+        table.add_heading(kind)
         for row in of_kind:
-            table.add_row(*_cells(row), style="bold" if row is fastest else None)
+            table.add_row(*_cells(row)[1:], style="bold" if row is fastest else None)
     return table
 
 

@@ -6,37 +6,27 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Group, JustifyMethod, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from specrun.catalog.companions import COMPANIONS, runs
 from specrun.display_text import one_line, size_text
+from specrun.views import output
+from specrun.views.fitting_table import FittingTable
 
-_HEADS = ("model", "size", "kind", "fits", "tok/s", "draft", "")
+_HEADS = ("model", "size", "kind", "fits", "tok/s", "draft", "notes")
 _RIGHT = ("size", "tok/s")
+_OPTIONAL = ("kind", "draft")
 _FITS = {"vram": "in VRAM", "partly": "partly", "ram": "in RAM", "streamed": "streamed", "no": "no"}
 
 
-def models_table(rows: Sequence[dict[str, Any]]) -> Group:
+def models_table(rows: Sequence[dict[str, Any]]) -> FittingTable:
     """The rows of `specrun models list --json`, neighbours of one family under one line."""
-    families = [list(group) for _, group in itertools.groupby(rows, key=lambda row: row["family"])]
-    cells = [[_cells(row, members[0]["licence"]) for row in members] for members in families]
-    widths = [max(map(len, column)) for column in zip(_HEADS, *itertools.chain(*cells), strict=True)]
-    parts: list[RenderableType] = [_lines([_HEADS], widths, "bold")]
-    for members, texts in zip(families, cells, strict=True):
-        parts += [Text(), _heading(members), _lines(texts, widths)]
-    return Group(*parts)
-
-
-def _lines(texts: Sequence[Sequence[str]], widths: Sequence[int], style: str = "") -> Table:
-    """Aligned lines; only the last column shrinks on a narrow terminal."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for head, width in zip(_HEADS, widths, strict=True):
-        side: JustifyMethod = "right" if head in _RIGHT else "left"
-        table.add_column(justify=side, no_wrap=bool(head), min_width=width if head else None)
-    for line in texts:
-        table.add_row(*[Text(text, style=style) for text in line])
+    table = output.table(*_HEADS, right=_RIGHT, optional=_OPTIONAL)
+    for _, group in itertools.groupby(rows, key=lambda row: row["family"]):
+        members = list(group)
+        table.add_heading(_heading(members))
+        for row in members:
+            table.add_row(*_cells(row, members[0]["licence"]))
     return table
 
 

@@ -17,10 +17,11 @@ from rich.text import Text
 from specrun.display_text import one_line, visible, without_secrets
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from specrun.views.fitting_table import FittingTable
 
 _SECONDS_BEFORE_ACTIVITY = 0.5  # what is over sooner needs no line
 _FRAMES_PER_SECOND = 8
+_ANY_WIDTH = 100_000  # columns; more than any row has
 
 debug = False  # whether --debug was given
 
@@ -64,18 +65,29 @@ def write_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
     write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
-def table(*names: str, right: Sequence[str] = (), title: str | None = None) -> Table:
-    """An empty table with these columns; what is in those of `right` stands flush right."""
-    from rich.table import Column, Table
+def table(*names: str, right: Sequence[str] = (), optional: Sequence[str] = ()) -> FittingTable:
+    """An empty table with these columns; `right` are figures, and `optional` may be left out of a narrow terminal."""
+    from specrun.views.fitting_table import FittingTable
 
-    columns = (Column(name, justify="right" if name in right else "left") for name in names)
-    return Table(*columns, box=None, pad_edge=False, title=title, title_justify="left")
+    return FittingTable(names, right, optional)
 
 
 def print_table(renderable: RenderableType) -> None:
-    """Print a table, or a group of them, on stdout; up to 200 columns wide if stdout is not a terminal."""
-    console = stdout if stdout.is_terminal else LiteralConsole(width=200)
-    console.print(renderable, soft_wrap=False)
+    """Print a table, or a group of them, on stdout. Off a terminal every row is one line, however long."""
+    if stdout.is_terminal:
+        stdout.print(renderable, soft_wrap=False)
+        return
+    console = LiteralConsole(width=_ANY_WIDTH)
+    with console.capture() as lines:
+        console.print(renderable, soft_wrap=False)
+    write("".join(f"{line.rstrip()}\n" for line in lines.get().splitlines()))
+
+
+def print_facts(lines: Iterable[tuple[str, str]]) -> None:
+    """Print names, and beside each what there is to say about it, on stdout."""
+    from specrun.views.fitting_table import facts
+
+    print_table(facts(lines))
 
 
 @contextmanager

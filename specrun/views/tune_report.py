@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -12,14 +12,16 @@ from rich.text import Text
 
 from specrun.display_text import rate_text
 from specrun.engine import exact_passes
+from specrun.llama_settings import LlamaSettings
 from specrun.profiles.profile import PredictionRow, Profile, TunedPlan, ValidationRow, best_by_size
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY
 from specrun.speculation.registry import METHODS
 from specrun.views import output
+from specrun.views.fitting_table import FittingTable, facts
 
-_PLOT_WIDTH, _PLOT_HEIGHT = 60, 9  # characters, lines
+_PLOT_WIDTH, _PLOT_HEIGHT = 50, 9  # characters, lines
 _ERRORS = 2.0  # standard errors on either side of a rate that its range takes in
 
 
@@ -30,13 +32,14 @@ def render(profile: Profile) -> Group:
         parts += [Text(profile.picture), Text()]
     if len(profile.tried) > 1:
         parts += [_tried(profile), Text()]
-    title = Text("ms of a target pass by its tokens, and of a draft pass")
-    parts += [_costs(profile), Text(), title, _cost_plot(profile)]
+    parts += [_costs(profile)]
+    if len(profile.costs.target.sizes) > 1:
+        parts += [Text(), Text("ms of a target pass by its tokens, and of a draft pass"), _cost_plot(profile)]
     for plan in profile.plans:
-        rows = profile.predictions.get(plan.temperature)
-        if rows and profile.costs.draft:
+        best = best_by_size(profile.predictions.get(plan.temperature, ()), lambda method: not method.is_adaptive)
+        if len(best) > 1 and profile.costs.draft:
             parts += [Text(), Text(f"predicted tokens/s by tree size at temperature {plan.temperature:g}, chosen: x")]
-            parts.append(_size_plot(rows, plan))
+            parts.append(_size_plot(best, plan))
     if profile.validation:
         parts += [Text(), _validation(profile.validation)]
     parts += [Text(), *_conclusion(profile)]
@@ -45,28 +48,49 @@ def render(profile: Profile) -> Group:
 
 
 def _head(profile: Profile) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_row("target", profile.target)
-    table.add_row("draft", profile.draft or "none")
-    for name, value in profile.hardware.get("summary", {}).items():
-        table.add_row(name, str(value))
+    lines = [("target", profile.target), ("draft", profile.draft or "none")]
+    lines += [(name, str(value)) for name, value in profile.hardware.get("summary", {}).items()]
     if profile.regime:
-        table.add_row("weights", profile.regime)
+        lines.append(("weights", profile.regime))
     if profile.residency.mode != "off":
-        table.add_row("streaming", str(profile.residency))
+        lines.append(("streaming", str(profile.residency)))
         if len(profile.tried_rings) > 1:
-            table.add_row("", f"{profile.ring}, the best of {len(profile.tried_rings)} ways that were timed")
-    decided = [f"{name} {value}" for name, value in asdict(profile.settings).items() if value is not None]
-    table.add_row("settings", ", ".join(decided) or "defaults")
+            lines.append(("", f"{profile.ring}, the best of {len(profile.tried_rings)} ways that were timed"))
+    lines.append(("settings", "; ".join(settings_words(profile.settings)) or "llama.cpp's defaults"))
     if profile.prompt_ms:
         rates = [f"{rate_text(1e3 / ms)} in passes of {n}" for n, ms in sorted(profile.prompt_ms.items())]
-        table.add_row("prompts", f"tokens/s: {', '.join(rates)}")
+        lines.append(("prompts", f"tokens/s: {', '.join(rates)}"))
     if profile.origin == "tuned":
-        table.add_row("exactness", exactness(profile))
+        lines.append(("exactness", exactness(profile)))
     else:
-        table.add_row("origin", "learned while writing; `specrun tune` measures more")
-    table.add_row("profile", f"{profile.fingerprint}, {profile.created}")
-    return table
+        lines.append(("origin", "learned while writing; `specrun tune` measures more"))
+    lines.append(("measured" if profile.origin == "tuned" else "learned", when(profile)))
+    return facts(lines)
+
+
+def when(profile: Profile) -> str:
+    """When the profile was made, to the minute, in the time of this machine."""
+    return datetime.fromisoformat(profile.created).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def settings_words(settings: LlamaSettings) -> list[str]:
+    """The settings that `specrun tune` decides, in words; those that are not decided are left out."""
+    k, v, repack, offload = settings.type_k, settings.type_v, settings.repack, settings.op_offload
+    least = settings.offload_min_batch
+    words = {
+        f"{settings.threads} threads": settings.threads,
+        f"{settings.threads_batch} threads for passes over several tokens": settings.threads_batch,
+        f"{settings.batch_size} tokens of a prompt at a time": settings.batch_size,
+        f"prompts in passes of {settings.prompt_pass} tokens": settings.ubatch_size,
+        f"weights {'re-ordered for this CPU' if repack else 'in the order of the file'}": repack is not None,
+        f"tiled kernels {settings.tiled}": settings.tiled,
+        f"flash attention {settings.flash_attn}": settings.flash_attn,
+        f"KV cache in {k if k == v else f'{k} and {v}'}": k and v,
+        f"weights loaded by {settings.load_mode}": settings.load_mode,
+        f"weights in RAM are {'copied to the GPU' if offload else 'multiplied where they are'}": offload is not None,
+        f"copies from passes of {least} tokens on": least,
+    }
+    return [text for text, is_decided in words.items() if is_decided]
 
 
 def exactness(profile: Profile) -> str:
@@ -80,19 +104,20 @@ def exactness(profile: Profile) -> str:
     return f"{text}; --exact gives every pass {profile.exact_sizes}{cost}"
 
 
-def _tried(profile: Profile) -> Table:
+def _tried(profile: Profile) -> Group:
     sizes = sorted({n for tried in profile.tried for n in tried.ms})
-    figures = (*map(str, sizes), "prompt tokens/s", "bit-exact with")
-    table = output.table("settings", *figures, right=figures, title="settings tried, ms by tokens of a pass")
+    figures = (*map(str, sizes), "prompt tokens/s")
+    rare = [str(n) for n in sizes if n not in (1, 4, 16, 64)]
+    table = output.table("settings", *figures, "bit-exact with", right=figures, optional=rare)
     for tried in profile.tried:
         cells = [tried.ms.get(n) for n in sizes]
         exact = "any size" if tried.exact_sizes == ANY_SIZE else str(tried.exact_sizes or "not compared")
         row = [tried.name, *map(_ms_text, cells)]
         table.add_row(*row, rate_text(1e3 / tried.prompt_ms) if tried.prompt_ms else "", exact)
-    return table
+    return Group(Text("settings tried, ms by tokens of a pass"), table)
 
 
-def _costs(profile: Profile) -> Table:
+def _costs(profile: Profile) -> FittingTable:
     target, draft = profile.costs.target, profile.costs.draft
     contexts = sorted({t.ctx for t in target.times})
     of_target = [f"target ms, context {ctx}" for ctx in contexts]
@@ -124,8 +149,7 @@ def _cost_plot(profile: Profile) -> Text:
     return Text(figure.show(legend=False))
 
 
-def _size_plot(rows: Sequence[PredictionRow], chosen: TunedPlan) -> Text:
-    best = best_by_size(rows, lambda method: not method.is_adaptive)
+def _size_plot(best: Mapping[int, float], chosen: TunedPlan) -> Text:
     sizes, rate = sorted(best), chosen.predicted_tokens_per_second
     largest = max([*sizes, 2])
     figure = _figure("tokens/s", largest, 1.05 * max([*best.values(), rate]))
@@ -144,26 +168,25 @@ def _figure(unit: str, largest: int, highest: float) -> Any:
     figure.set_y_limits(min_=0, max_=highest)
     figure.color_mode = "names"
     figure.with_colors = False
-    figure.x_ticks_fkt = lambda value, _: f"{value:.0f}"
+    figure.x_ticks_fkt = lambda value, _: f"{value:.3g}"
     figure.y_ticks_fkt = lambda value, _: f"{value:.4g}"
     return figure
 
 
-def _validation(rows: Sequence[ValidationRow]) -> Table:
-    head = ("predicted tokens/s", "measured", "predicted ratio", "measured", "predicted tokens/pass", "measured")
-    title = "plans run on other texts, in turn; ratios are to off"
-    table = output.table("temperature", "plan", *head, right=head, title=title)
+def _validation(rows: Sequence[ValidationRow]) -> Group:
+    figures = ("tokens/s", "predicted", "ratio", "predicted ratio", "tokens a pass", "predicted tokens a pass")
+    table = output.table("plan", *figures, right=figures, optional=(figures[5], figures[3]))
     for temperature in dict.fromkeys(row.temperature for row in rows):
         at_temperature = [row for row in rows if row.temperature == temperature]
         fastest = max(at_temperature, key=lambda row: row.measured)
         off = next(row for row in at_temperature if not row.depth)
+        table.add_heading(f"temperature {temperature:g}")
         for row in at_temperature:
-            rates = _with_error(row.predicted, row.predicted_error), _with_error(row.measured, row.measured_error)
-            ratios = row.predicted / off.predicted, row.measured / off.measured
-            figures = (*ratios, row.predicted_tokens_per_pass, row.measured_tokens_per_pass)
-            cells = (f"{temperature:g}", row.plan, *rates, *(f"{figure:.2f}" for figure in figures))
-            table.add_row(*cells, style="bold" if row is fastest else None)
-    return table
+            rates = _with_error(row.measured, row.measured_error), _with_error(row.predicted, row.predicted_error)
+            ratios = row.measured / off.measured, row.predicted / off.predicted
+            others = (*ratios, row.measured_tokens_per_pass, row.predicted_tokens_per_pass)
+            table.add_row(row.plan, *rates, *(f"{n:.2f}" for n in others), style="bold" if row is fastest else None)
+    return Group(Text("plans run on other texts, in turn; ratios are to off"), table)
 
 
 def _with_error(rate: float, error: float) -> str:

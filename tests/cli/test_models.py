@@ -180,7 +180,7 @@ def test_info_of_a_model_that_is_not_here(here: SpecrunHere, served: Hub) -> Non
         "MTP layers (--draft mtp, if the file has them)",
         "a DFlash head (give its file as --draft)",
     ]
-    assert "best known     MTP layers (--draft mtp" in here("models", "info", "qwen3.5-9b").stdout
+    assert "best known    MTP layers (--draft mtp" in here("models", "info", "qwen3.5-9b").stdout
     assert "an assistant (give its file as --draft)" in here("models", "info", "gemma4-31b").stdout
     assert "an EAGLE-3 head (give its file as --draft)" in here("models", "info", "llama-8b").stdout
     assert not served.requests

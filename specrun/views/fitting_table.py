@@ -1,0 +1,142 @@
+"""A table that fits the terminal without breaking a word, whatever is in it and however narrow the terminal is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.style import StyleType
+from rich.table import Table
+from rich.text import Text
+
+_GAP = 2  # columns of the terminal between two columns of the table
+_READABLE = 24  # columns that a cell of several words gets at least: a narrower one reads like a list of words
+
+
+class FittingTable:
+    """A table of text and figures.
+
+    names: of the columns; a table whose names are all empty has no head. right: the columns of figures, which stand
+    flush right and are never wrapped. optional: columns that can be left out, the first to go first.
+
+    Where there is room every cell stands on one line. In a narrower terminal cells of text wrap at words, the widest
+    first, but not below `_READABLE` columns. If that is not enough, `optional` columns are left out, as few as
+    possible, and a line below says which. If not even that is enough, every row becomes a block: its first cell, and
+    below it a line or more for each other cell, with its column's name in front.
+    """
+
+    def __init__(self, names: Sequence[str], right: Sequence[str] = (), optional: Sequence[str] = ()) -> None:
+        self._names = list(names)
+        self._right = set(right)
+        self._optional = list(optional)
+        self._rows: list[tuple[list[Text], StyleType | None]] = []
+        self._headings: dict[int, list[Text]] = {}  # lines above the row of this number
+
+    def add_row(self, *cells: str | Text, style: StyleType | None = None) -> None:
+        """Add a row with a cell for each column."""
+        self._rows.append(([_text(cell) for cell in cells], style))
+
+    def add_heading(self, text: str | Text) -> None:
+        """Add a line, wrapped at words if it is long, above the rows that are added from now on."""
+        self._headings.setdefault(len(self._rows), []).append(_text(text, "bold"))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        shown = range(len(self._names))
+        natural = sum(self._natural(i) for i in shown) + _GAP * (len(shown) - 1)
+        headings = [_width(line) for lines in self._headings.values() for line in lines]
+        return Measurement(1, max([natural, *headings]))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = list(range(len(self._names)))
+        left_out = list[str]()
+        for name in [None, *self._optional]:
+            if name is not None:
+                shown.remove(self._names.index(name))
+                left_out.append(name)
+            if widths := self._widths(shown, options.max_width):
+                yield from self._in_columns(shown, widths)
+                if left_out:
+                    yield Text(f"left out in this width: {', '.join(left_out)}", style="dim")
+                return
+        yield from self._in_blocks()
+
+    def _natural(self, column: int, with_name: bool = True) -> int:
+        name, *cells = self._cells(column)
+        return max([_width(name) if with_name else _longest_word(name), *map(_width, cells)])
+
+    def _least(self, column: int) -> int:
+        """The fewest columns of the terminal in which no word of a cell or of the name is broken."""
+        name, *cells = self._cells(column)
+        if self._names[column] in self._right:
+            return max([_longest_word(name), *map(_width, cells)])
+        return max([_longest_word(name), *(max(_longest_word(c), min(_width(c), _READABLE)) for c in cells)])
+
+    def _cells(self, column: int) -> list[Text]:
+        return [Text(self._names[column]), *(cells[column] for cells, _ in self._rows)]
+
+    def _widths(self, shown: Sequence[int], width: int) -> list[int] | None:
+        """The widths of the columns `shown`, in this width of all; None if they do not fit."""
+        room = width - _GAP * (len(shown) - 1)
+        natural = [self._natural(column) for column in shown]
+        if sum(natural) <= room:
+            return natural
+        least = [self._least(column) for column in shown]
+        if sum(least) > room:
+            return None
+        # Names of columns wrap before cells do, and cells by one limit for all.
+        natural = [self._natural(column, with_name=False) for column in shown]
+        limits = range(max(natural), 0, -1)
+        tried = ([max(low, min(high, limit)) for low, high in zip(least, natural, strict=True)] for limit in limits)
+        return next((widths for widths in tried if sum(widths) <= room), least)
+
+    def _in_columns(self, shown: Sequence[int], widths: Sequence[int]) -> Iterable[RenderableType]:
+        def grid(rows: Iterable[tuple[list[Text], StyleType | None]]) -> Table:
+            table = Table.grid(padding=(0, _GAP, 0, 0))
+            for i, width in zip(shown, widths, strict=True):
+                is_figure = self._names[i] in self._right
+                table.add_column(justify="right" if is_figure else "left", width=width, overflow="fold")
+            for cells, style in rows:
+                table.add_row(*(cells[i] for i in shown), style=style)
+            return table
+
+        if any(self._names):
+            yield grid([([Text(name) for name in self._names], "bold")])
+        begins = sorted({0, *self._headings})
+        for begin, end in zip(begins, [*begins[1:], len(self._rows)], strict=True):
+            if begin in self._headings:
+                yield Text()
+                yield from self._headings[begin]
+            yield grid(self._rows[begin:end])
+
+    def _in_blocks(self) -> Iterable[RenderableType]:
+        for i, (cells, style) in enumerate(self._rows):
+            if i:
+                yield Text()
+            yield from self._headings.get(i, ())
+            yield Text(cells[0].plain, style=style or "bold", overflow="fold")
+            named = zip(self._names[1:], cells[1:], strict=True)
+            yield facts([(f"  {name}", cell) for name, cell in named if cell.plain])
+
+
+def facts(lines: Iterable[tuple[str, str | Text]]) -> Table:
+    """Names with what there is to say about each, one below the other; text wraps beside its name, at words."""
+    table = Table.grid(padding=(0, _GAP, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in lines:
+        table.add_row(_text(name), _text(value))
+    return table
+
+
+def _text(text: str | Text, style: str = "") -> Text:
+    return text if isinstance(text, Text) else Text(text, style=style)
+
+
+def _width(text: Text) -> int:
+    return max(cell_len(line) for line in text.plain.split("\n"))
+
+
+def _longest_word(text: Text) -> int:
+    return max(map(cell_len, text.plain.split()), default=0)
