@@ -102,7 +102,7 @@ def _facts() -> dict[str, Any]:
             if fact is LAYERS_IN_TURN:
                 address_space.check_system()
         except address_space.CannotStreamError as reason:  # no other llama.cpp would change that
-            findings.append(Finding(check, "ok", fact.notice(str(reason))))
+            findings.append(Finding("streaming", "ok", fact.notice(str(reason))))
             continue
         why = why_not(fact, keeps=False)
         broken = Finding(check, "warn", fact.notice(why), fix) if why else None
