@@ -1,11 +1,10 @@
 """The shapes of trees whose tokens are drawn at random, within any budget and depth.
 
 `forked`: paths that part at one node. SpecInfer (arXiv 2305.09781, section 6.1) expands by <1,1,3,1,1,1,1,1>, and
-compares widths of 1 to 5 in place of the 3. SpecTr (arXiv 2310.15141) draws K paths of L tokens that part at the root;
-its fastest run has K = 8 and L = 8, a budget of 65.
-`branching`: every node of a level has equally many children, as in RSD-C (arXiv 2402.14160), whose trees of 6, 14 and
-30 drafted tokens are 2-2, 2-2-2 and 2-2-2-2. Multi-candidate sampling (arXiv 2401.06706) runs 4-2-2 in its code
-(NJUNLP/MCSD), which is the shape for a budget of 29 and a depth of 3.
+compares widths of 1 to 5 in place of the 3. SpecTr (arXiv 2310.15141) draws K paths of L tokens that part at the root,
+up to K = 8 and L = 8, which a budget of 65 gives.
+`branching`: every node of a level has equally many children, as in RSD-C (arXiv 2402.14160), for example 2-2-2. The
+code of multi-candidate sampling (arXiv 2401.06706; NJUNLP/MCSD) runs 4-2-2: a budget of 29 and a depth of 3.
 """
 
 from __future__ import annotations
