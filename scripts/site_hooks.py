@@ -27,6 +27,7 @@ PAGES = {"README.md": "index.md", "CHANGELOG.md": "changes.md", "CONTRIBUTING.md
 # decided comes last, which has every word that someone may look for.
 WEIGHTS = {
     "options.md": 2000,
+    "first-ten-minutes.md": 10,
     "commands.md": 5,
     "commands-reference.md": 0.5,
     "benchmarks/": 0.3,
