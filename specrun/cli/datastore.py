@@ -19,7 +19,9 @@ def datastore(
     save: Annotated[Path, typer.Option("--save", metavar="FILE", help="The datastore to write.", show_default=False)],
     target: Target = None,
 ) -> None:
-    """Index text files, so that --method rest and --datastore draft answers with similar passages from them.
+    """Index text files, to draft answers with similar passages from them.
+
+    --datastore drafts from it beside the draft model, and --method rest from it alone.
 
     A datastore works with the tokenizer of one target only. It takes 8 bytes per token on disk, and is mapped into
     memory, not loaded.

@@ -22,7 +22,7 @@ _TOKENS_IN_RAM = 48  # of the texts in RAM
 def demo(
     remove: Annotated[bool, typer.Option("--remove", help="Delete the pair that the demonstration has made.")] = False,
 ) -> None:
-    """See it pay: the same text written plainly and with drafts, side by side.
+    """See it pay: the same text written plainly and with drafts.
 
     The embedded pair is widened to 0.4 billion parameters, once, which takes 430 MB in the cache folder. Both texts
     get so little memory that most weights are read from disk in each pass, as with a model that does not fit. The end

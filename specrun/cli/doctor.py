@@ -22,7 +22,7 @@ def doctor(
         bool, typer.Option("--json", help="A JSON list of objects with check, status, detail and fix.")
     ] = False,
 ) -> int:
-    """Look for what makes specrun slow or fail on this machine, and say how to mend it.
+    """Find what makes specrun slow or fail here, and what mends it.
 
     Versions, backends, instructions of the processor, a layer on each device, facts about llama.cpp that specrun relies
     on, memory, other load, folders, disk, hub and profiles. Nothing is downloaded and nothing is left behind. The exit

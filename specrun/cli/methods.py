@@ -36,7 +36,7 @@ app = typer.Typer(name="methods", cls=Group, invoke_without_command=True)
 def methods(
     context: typer.Context, json: Annotated[bool, typer.Option("--json", help="A JSON list of objects.")] = False
 ) -> None:
-    """List the methods of drafting and accepting, with what each needs, where it pays, and its paper."""
+    """List the methods of drafting and accepting. The table says what each needs, where it pays, and its paper."""
     if context.invoked_subcommand:
         return
     from specrun.speculation.registry import METHODS

@@ -43,7 +43,7 @@ def verify(
     sampling: TokenOptions,
     machine: MachineOptions,
 ) -> None:
-    """Write the same texts with and without speculation and compare them: does it change the answers?
+    """See whether it changes the answers: texts with and without speculation.
 
     Where two texts part, the target's own logits say by how much. How far the size of a pass moves logits is measured
     too: a smaller gap is a near-tie that rounding decided, a larger gap is an error and ends with exit code 11. With
