@@ -10,7 +10,8 @@ const NEAR_END = 100; // pixels from the end at which the list follows what is w
 
 let current = null; // the conversation that is shown
 let running = null; // what stops its answer, while that is being written
-let follows = true;
+let follows = true; // whether the list stays at its end while it grows
+let lastProblem = null; // with keeping conversations
 
 function begun() {
   const id = `${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`;
@@ -51,7 +52,8 @@ function keep(one) {
   if (one.isForgotten) return;
   one.changed = Date.now();
   const problem = store.keep(one);
-  if (problem) say(problem);
+  if (problem && problem !== lastProblem) say(problem);
+  lastProblem = problem;
   if (one === current) history.replaceState(null, "", `#${one.id}`);
   list();
 }
