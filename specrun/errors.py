@@ -9,6 +9,11 @@ from __future__ import annotations
 INTERRUPTED_EXIT_CODE = 130
 
 
+def words_of(error: OSError) -> str:
+    """What the system says; numpy, which writes arrays past Python's files, leaves that out."""
+    return error.strerror or "no more could be written, as on a full disk"
+
+
 class SpecrunError(Exception):
     """Base of all errors that the user can correct; `str(error)` is the complete message (exit code 1)."""
 

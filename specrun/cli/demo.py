@@ -38,6 +38,7 @@ def demo(
     from specrun.cli.opening import opened
     from specrun.demo.comparison import N_DRAFTED, Comparison
     from specrun.demo.outlook import Outlook
+    from specrun.hardware.memory import Memory
     from specrun.long_run import Run
     from specrun.views import demo_view
 
@@ -52,15 +53,17 @@ def demo(
         output.note(demo_view.before(first))
         with InterruptFlag() as interrupted:
             demo_view.show(first, first.write(interrupted))
-    in_ram = first
-    if first.is_streamed:
+    texts = [first]
+    if first.is_streamed and Memory.read().available_bytes < wide_pair.IN_RAM:
+        demo_view.say("There is no figure with all weights in RAM, because so much is not free")
+    elif first.is_streamed:
         with opened(models, speculation, machine, temperature=0.0, is_measured=True) as model:
-            in_ram = Comparison(model, _TOKENS_IN_RAM)
+            texts.append(Comparison(model, _TOKENS_IN_RAM))
             with output.progress() as display, InterruptFlag() as interrupted:
-                for _ in in_ram.write(interrupted):
+                for _ in texts[1].write(interrupted):
                     display("writing the same text with all weights in RAM")
-        demo_view.say(in_ram.beside)
-    demo_view.show_outlook(Outlook.by(in_ram, first if first.is_streamed else None, target, catalog()))
+        demo_view.say(texts[1].beside)
+    demo_view.show_outlook(Outlook.by(texts, target, catalog()))
 
 
 def _free_threads(watch: LoadWatch) -> int | None:
@@ -73,5 +76,5 @@ def _free_threads(watch: LoadWatch) -> int | None:
     if free == wanted:
         return None
     held = f"other programs hold {load.cores:.1f} of {load.n_cores} cores"
-    output.note(f"{held}, so both texts get {free} of {wanted} threads")
+    output.note(f"{held}, so both texts get {free} of {wanted} threads, and their ratio is lower")
     return free

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,17 +42,21 @@ class Outlook:
     gains: Mapping[Fits, float]  # times plain decoding's rate that drafts bring, by where the weights lie
 
     @classmethod
-    def by(cls, in_ram: Comparison, streamed: Comparison | None, target: Path, catalog: Mapping[str, Entry]) -> Outlook:
-        """From the texts that were written in RAM, and from those whose weights were streamed, if there are any.
+    def by(cls, texts: Sequence[Comparison], target: Path, catalog: Mapping[str, Entry]) -> Outlook:
+        """From texts that were written in RAM, and from those whose weights were streamed, where there are such.
 
         target: the file of the model that wrote them.
         """
-        file = GgufFile.read(target)
-        here, gains = LocalFits.now(catalog), _gains(in_ram, streamed)
-        # A token looks up one row of the embedding.
-        ram = (target.stat().st_size - file.embedding_bytes) * in_ram.plain.statistics.tokens_per_second
-        s = streamed.plain.statistics if streamed else None
-        rates = replace(here.rates, ram=ram, disk=s.bytes_read / s.seconds if s else here.rates.disk)
+        here, file = LocalFits.now(catalog), GgufFile.read(target)
+        rates = here.rates
+        gains: dict[Fits, float] = {"partly": _PARTLY_IN_VRAM}
+        for comparison in texts:
+            s = comparison.plain.statistics
+            if comparison.is_streamed:
+                rates = replace(rates, disk=s.bytes_read / s.seconds)
+            else:  # a token looks up one row of the embedding
+                rates = replace(rates, ram=(target.stat().st_size - file.embedding_bytes) * s.tokens_per_second)
+            gains["streamed" if comparison.is_streamed else "ram"] = _TOKENS_PER_PASS / comparison.pass_cost
         return cls(replace(here, rates=rates), gains)
 
     def expected(self) -> list[Expected]:
@@ -67,15 +71,14 @@ class Outlook:
         return found
 
     def __str__(self) -> str:
-        rates, gpus = self.here.rates, "".join(f"{gpu.name} and " for gpu in self.here.gpus)
-        disk = f" and {size_text(rates.disk)}/s from disk" if "streamed" in self.gains else ""
+        gpus = "".join(f"{gpu.name} and " for gpu in self.here.gpus)
+        rates: dict[Fits, str] = {
+            "ram": f"{size_text(self.here.rates.ram)}/s from RAM",
+            "streamed": f"{size_text(self.here.rates.disk)}/s from disk",
+        }
+        read = " and ".join(rate for place, rate in rates.items() if place in self.gains)
         return (
             f"On this machine, estimated with {gpus}{size_text(self.here.ram_bytes)} of free RAM, as passes just read "
-            f"{size_text(rates.ram)}/s from it{disk}, and with a draft that is right as often as those of real "
-            f"families ({_TOKENS_PER_PASS:g} tokens a pass):"
+            f"{read}, and with a draft that is right as often as those of real families ({_TOKENS_PER_PASS:g} tokens "
+            "a pass):"
         )
-
-
-def _gains(in_ram: Comparison, streamed: Comparison | None) -> dict[Fits, float]:
-    gains: dict[Fits, float] = {"ram": _TOKENS_PER_PASS / in_ram.pass_cost, "partly": _PARTLY_IN_VRAM}
-    return gains | ({"streamed": _TOKENS_PER_PASS / streamed.pass_cost} if streamed else {})

@@ -17,13 +17,14 @@ from pathlib import Path
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import file_identity
 from specrun.display_text import size_text
-from specrun.errors import SpecrunError
+from specrun.errors import SpecrunError, words_of
 from specrun.interrupts import InterruptFlag
 from specrun.locations import cache_dir
 from specrun.long_run import Run
 from specrun.making.widening.wider_model import WiderModel
 
 MOST_RAM = 300_000_000  # bytes for both models with their caches: room for no layer beside the slots
+IN_RAM = 1_000_000_000  # bytes that are free where all weights stay in RAM, what is kept free for others included
 
 _SPARE = 100_000_000  # bytes that stay free for metadata and for others
 
@@ -72,7 +73,7 @@ def wide_pair(run: Run) -> tuple[Path, Path]:
                     old.unlink()
         except OSError as error:
             raise SpecrunError(
-                f"{folder()} cannot be written: {error.strerror}; set SPECRUN_CACHE_DIR to a folder that can"
+                f"{folder()} cannot be written: {words_of(error)}; set SPECRUN_CACHE_DIR to a folder that can"
             ) from error
     return target, draft
 

@@ -35,12 +35,13 @@ def before(comparison: Comparison) -> str:
     if comparison.is_streamed:
         return (
             f"of the large model {size_text(residency.resident_bytes)} stay in memory, and each pass reads the other "
-            f"{size_text(residency.streamed_bytes)} from disk, in both texts alike: first plainly, then with "
-            f"{N_DRAFTED} drafted tokens a pass"
+            f"{size_text(residency.streamed_bytes)} from disk, in both texts alike and on the processor alone: first "
+            f"plainly, then with {N_DRAFTED} drafted tokens a pass"
         )
     return (
-        "specrun cannot read weights from disk in each pass here, so all of them are in RAM, where drafts bring the "
-        "least: expect 0.5 to 1.5 times plain decoding's speed. They are for models that neither the GPU nor RAM holds"
+        "specrun cannot read weights from disk in each pass here, so both texts are written from RAM, where drafts "
+        "bring the least: expect 0.5 to 1.5 times plain decoding's speed. They are for models that neither the GPU nor "
+        "RAM holds"
     )
 
 

@@ -33,6 +33,7 @@ def test_in_a_pipe_it_is_figures_and_what_follows_from_them(here: SpecrunHere) -
     assert not wide_pair.folder().exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_a_system_that_cannot_stream_is_told_what_to_expect_before_it_starts(
     here: SpecrunHere, monkeypatch: pytest.MonkeyPatch
@@ -54,3 +55,15 @@ def test_what_cannot_be_deleted_is_said_in_a_line(here: SpecrunHere) -> None:
     result = here("demo", "--remove")
     assert result.code == 1
     assert "cannot be deleted: Not a directory; delete it by hand" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_without_room_for_the_pair_there_is_no_figure_in_ram(
+    here: SpecrunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wide_pair, "IN_RAM", 10**15)
+    result = here("demo")
+    assert result.code == 0, result
+    assert "There is no figure with all weights in RAM" in result.stdout
+    assert "from RAM" not in result.stdout

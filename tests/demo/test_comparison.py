@@ -64,9 +64,9 @@ def test_both_texts_read_the_same_weights_from_disk_and_write_what_is_written_in
         in_ram = written(model)
         assert not in_ram.is_streamed
         assert "from disk" not in in_ram.verdict
-        assert "all of them are in RAM" in demo_view.before(in_ram)
+        assert "both texts are written from RAM" in demo_view.before(in_ram)
     assert {c.plain.text for c in (streamed, in_ram)} == {c.fast.text for c in (streamed, in_ram)}
-    outlook = Outlook.by(in_ram, streamed, wide_pair.WIDENINGS[0].path, catalog())
+    outlook = Outlook.by([streamed, in_ram], wide_pair.WIDENINGS[0].path, catalog())
     assert set(outlook.gains) == {"ram", "partly", "streamed"}
     assert outlook.here.rates.disk == streamed.plain.statistics.bytes_read / streamed.plain.statistics.seconds
 
@@ -91,7 +91,7 @@ def test_the_sentence_where_rounding_parted_the_texts(model: Model) -> None:
 def test_models_that_people_run_are_placed_on_this_machine(model: Model, demo_target: Path) -> None:
     in_ram = written(model)
     in_ram.plain.statistics.seconds = in_ram.fast.statistics.seconds = 1.0
-    outlook = Outlook.by(in_ram, None, demo_target, catalog())
+    outlook = Outlook.by([in_ram], demo_target, catalog())
     found = outlook.expected()
     assert [one.name for one in found] == list(ASKED)
     assert all(one.fast >= one.plain >= 0 for one in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 
 import pytest
 
@@ -47,6 +48,20 @@ def test_a_folder_that_cannot_be_is_an_error_with_advice() -> None:
     wide_pair.folder().parent.write_text("no folder")
     with pytest.raises(SpecrunError, match="SPECRUN_CACHE_DIR"):
         wide_pair.wide_pair(Run())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit of files' sizes")
+def test_a_disk_that_fills_while_it_is_written_leaves_nothing() -> None:
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, limits[1]))
+    try:
+        with pytest.raises(SpecrunError, match=r"cannot be written: (File too large|no more could be written)"):
+            wide_pair.wide_pair(Run())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(wide_pair.folder().iterdir()) == []
 
 
 def test_an_interrupted_pair_leaves_nothing() -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.errors import SpecrunError
+from specrun.errors import SpecrunError, words_of
 from specrun.locations import whole_file
 
 N_LIKELY = 64  # tokens kept of each distribution; in most positions they hold nearly all of it
@@ -27,7 +27,7 @@ Record = NDArray[np.void]
 
 def refused(what: str, error: OSError) -> SpecrunError:
     """What is told where the disk refuses. what: that cannot be done."""
-    return SpecrunError(f"{what}: {error.strerror}; free some room, and the same command goes on from there")
+    return SpecrunError(f"{what}: {words_of(error)}; free some room, and the same command goes on from there")
 
 
 def record_type(state_width: int) -> np.dtype[np.void]:
