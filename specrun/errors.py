@@ -81,6 +81,10 @@ class HubError(SpecrunError):
         self.wait_s = wait_s
 
 
+class NoHubError(HubError):
+    """The hub cannot be asked: there is no connection, or HF_HUB_OFFLINE is set."""
+
+
 class ProfileError(SpecrunError):
     """A profile that cannot be read, written or used (exit code 9)."""
 

@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specrun.catalog.entries import Entry
-from specrun.catalog.hub import is_offline
 from specrun.catalog.hub.look_up import look_up
 from specrun.catalog.names import of_entry
 from specrun.display_text import size_text
-from specrun.errors import HubError
+from specrun.errors import HubError, NoHubError
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,10 @@ def check(entry: Entry) -> Checked:
     """Look the entry up on the hub. Raises HubError only if the hub cannot be reached."""
     try:
         remote = look_up(of_entry(entry))
+    except NoHubError:
+        raise
     except HubError as error:
-        if error.wait_s is not None or is_offline():
+        if error.wait_s is not None:
             raise
         return Checked(entry.alias, (str(error),))
     compared = [

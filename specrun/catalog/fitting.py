@@ -22,7 +22,7 @@ class Pair:
 
     target: str
     draft: str
-    recommended: bool  # by the catalog
+    recommended: bool  # the one draft of the catalog that is used unless another is named or was measured as faster
     cached: bool  # the draft is on this machine
     checked: bool = False  # both files are on this machine, and their tokenizers were compared
     difference: str | None = None  # why the draft cannot draft for the target; None if it can or was not checked
@@ -30,9 +30,10 @@ class Pair:
 
 
 def pairs_of(target: Model) -> list[Pair]:
-    """The target's pairs: recommended drafts, its MTP layers, then all smaller models here. Raises ModelFileError."""
+    """The target's pairs: the catalog's drafts, its MTP layers, then all smaller models here. Raises ModelFileError."""
     recommended = [resolve.locate(name) for name in resolve.recommended_drafts(target)]
-    found = [_pair(target, model, True) for model in recommended]
+    best = resolve.best_draft(recommended, may_fetch=True)
+    found = [_pair(target, model, model == best) for model in recommended]
     if target.path is None:
         return found
     n_bytes, _ = _read(target.path)

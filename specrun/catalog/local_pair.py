@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ from specrun.catalog import download, embedded, made, pairs, resolve
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import own_head
 from specrun.catalog.hub.look_up import RemoteModel
+from specrun.catalog.layer_states import recurrent_layers
 from specrun.catalog.names import HubName
-from specrun.errors import PairError
+from specrun.errors import NoHubError, PairError
 
 
 @dataclass
@@ -61,8 +63,7 @@ def local_pair(
     choice = resolve.choose(target, named, fetcher.may_fetch)
     if choice.draft:
         pairs.check_families(choice.target.entry, choice.draft.entry)
-    if choice.missing and fetcher.may_fetch:
-        models = fetcher.look_up(choice.missing)
+    if choice.missing and fetcher.may_fetch and (models := _on_hub(choice, fetcher)):
         resolve.check_remote(choice, models)
         if fetcher.fetch(models):
             choice = resolve.choose(target, named, may_fetch=True)
@@ -74,11 +75,36 @@ def local_pair(
     assert file is not None
     if choice.recommended and choice.draft:
         note(f"draft: {choice.draft.name}, recommended for {choice.target.name} (--draft none does without)")
-    elif choice.recommended and (names := resolve.recommended_drafts(choice.target)):
-        note(f"{names[0]} could draft for {choice.target.name}; fetch it with `specrun pull {names[0]}`")
-    if draft is None and drafting and choice.draft is None and own_head(GgufFile.read(file)):
-        note(f"{file.name} has MTP layers that can draft: `specrun tune` measures whether they pay (--draft mtp)")
+    elif choice.recommended and drafting:
+        name = choice.target.name
+        note(f"no draft for {name}, so it drafts from the text itself; {way_to_draft(name)}")
     return file, choice.draft.path if choice.draft else None
+
+
+def _on_hub(choice: resolve.Choice, fetcher: Fetcher) -> list[RemoteModel]:
+    """What is missing, on the hub; nothing if that is only a draft that nobody named, and there is no connection."""
+    try:
+        return fetcher.look_up(choice.missing)
+    except NoHubError:
+        if choice.target.path is None or not choice.recommended:
+            raise
+        return []
+
+
+def way_to_draft(name: str | None) -> str | None:
+    """What gets a draft for a target without one, which is here; None if it was measured to be fastest without."""
+    target, path = resolve.locate(name or embedded.NAME), _target_path(name)
+    fastest = made.find_fastest(path) if path else None
+    if path is None or (fastest and fastest.path is None):
+        return None
+    if names := resolve.recommended_drafts(target):
+        return f"`specrun pull {names[0]}` fetches one"
+    file = GgufFile.read(path)
+    if own_head(file):
+        return "`specrun tune` measures whether its MTP layers pay (--draft mtp)"
+    if recurrent_layers(file):
+        return "a smaller model of its family can be its --draft"
+    return f"`specrun models make-draft {shlex.quote(target.name)}` makes one"
 
 
 def drafts_here(target: str | None) -> list[str]:

@@ -74,6 +74,12 @@ def find(name: str) -> OllamaModel | None:
     return next((model for model in models() if model.name.lower() == f"{PREFIX}{wanted}"), None)
 
 
+def behind(name: str | None, path: Path) -> OllamaModel | None:
+    """The model that a target's name means, if its file is `path`."""
+    model = find(name) if name else None
+    return model if model and model.path == path else None
+
+
 def is_named(name: str) -> bool:
     """Whether a name says that the model is Ollama's."""
     return name.lower().startswith(PREFIX)

@@ -76,8 +76,13 @@ def choose(target: str, draft: str | None, may_fetch: bool) -> Choice:
     if draft is not None:
         return Choice(model, locate(draft))
     recommended = [locate(name) for name in recommended_drafts(model)]
+    return Choice(model, best_draft(recommended, may_fetch), recommended=True)
+
+
+def best_draft(recommended: Sequence[Model], may_fetch: bool) -> Model | None:
+    """The first that is on this machine; if none is and models may be fetched, the first of all."""
     first = recommended[0] if recommended and may_fetch else None
-    return Choice(model, next((draft for draft in recommended if draft.path), first), recommended=True)
+    return next((draft for draft in recommended if draft.path), first)
 
 
 def recommended_drafts(target: Model) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +43,7 @@ class Surroundings:
     notes: Console  # for everything else (stderr)
     open_model: Callable[[str | None], Model]  # loads the target with a name
     keep: Callable[[LastConversation], None] = lambda _: None  # keeps the conversation after each answer
+    said: Sequence[str] = ()  # sentences about the model, which /stats shows
 
 
 class ChatLoop(AbstractContextManager["ChatLoop"]):
@@ -175,6 +176,8 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                 self._note(f"{setting} is {self._settings.values()[setting]}")
             case "/stats":
                 self._note(answer_report.as_text(self._last, self.model) if self._last else "no answer yet")
+                for sentence in self._around.said:
+                    self._note(sentence)
             case "/tree":
                 if drafted := self._last.last_drafted if self._last else None:
                     names = partial(self.model.llama_model.token_bytes, special=True)

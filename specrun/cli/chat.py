@@ -66,6 +66,8 @@ def chat(
         specrun chat qwen-14b
         specrun chat qwen-14b "Why is the sky blue?" --system "Be brief."
     """
+    from specrun.catalog import ollama
+    from specrun.catalog.local_pair import way_to_draft
     from specrun.chat import conversation_file
     from specrun.chat.loop import ChatLoop, Surroundings
     from specrun.chat.reader import PipeReader, TerminalReader
@@ -81,25 +83,38 @@ def chat(
     on_terminal = sys.stdin.isatty()
     target = last.target if last and not models.target else target_of(models.target)
 
+    said: list[str] = []  # about the model; on a terminal /stats shows it
+    note = said.append if on_terminal else output.note
+
     def open_target(name: str | None) -> Model:
         chat_template.prepare()
+        said.clear()
         # A draft that was named goes with the target that was named; another target has its own.
         draft = models.draft if name == target or models.draft == "none" else None
-        return opened(replace(models, target=name, draft=draft), speculation, machine, sampling.temp, is_chat=True)
+        asked = replace(models, target=name, draft=draft), speculation, machine, sampling.temp
+        return opened(*asked, is_chat=True, note=note)
 
     history = conversation_file.folder() / "typed.jsonl"
     reader = TerminalReader(history, output.note) if on_terminal else PipeReader()
     keep = conversation_file.Keeper(last.path if last else None).keep if on_terminal else lambda _: None
     read = _first_then(first, reader.read)
-    around = Surroundings(read, lambda name: _view(name, how.plain), output.stderr, open_target, keep)
+    around = Surroundings(read, lambda name: _view(name, how.plain), output.stderr, open_target, keep, said)
     with ChatLoop(target, request, around) as loop:
         loop.begin(last.messages if last else [], how.system)
+        kept = ollama.behind(target, loop.model.llama_model.path)
+        if kept and kept.system and not last and how.system is None:
+            loop.begin([], kept.system)
+            note(f"the system message is {target}'s in Ollama; /system removes it")
         if on_terminal:
-            plan_line = answer_report.plan_line(loop.model.plans.at(sampling.temp), sampling.temp)
-            output.note(f"{loop.model.llama_model.name}, {plan_line}; /help lists the commands")
+            said.append(answer_report.plan_line(loop.model.plans.at(sampling.temp), sampling.temp))
+            way = way_to_draft(target) if models.draft is None else None
+            output.note(answer_report.chat_line(target, loop.model, sampling.temp, way))
         if last and (n := len(last.messages)):
             output.note(f"continuing a conversation of {n} messages; the last was: {last.question}")
         loop.run()
+        n_said = len(said)
+    for text in said[n_said:]:  # what was not kept while the model was closed
+        output.note(text)
 
 
 def _named(models: ModelOptions, source: Any, name: str | None, first: str | None) -> tuple[ModelOptions, str | None]:

@@ -11,6 +11,7 @@ from rich.text import Text
 from specrun.catalog import download, embedded, entries, resolve
 from specrun.catalog.entries import Entry
 from specrun.catalog.here import local_models
+from specrun.catalog.hub import is_offline
 from specrun.cli.pulling import can_ask
 from specrun.display_text import one_line, size_text
 from specrun.engine.local_fit import IN_MEMORY, LocalFits
@@ -93,7 +94,7 @@ def _groups() -> dict[str, list[Offer]]:
     names = {model.entry.alias for model in local if model.entry}
     groups = {
         f"on this machine{more}": here,
-        "to download": list(_downloads(catalog.values(), fits, names)),
+        "to download": [] if is_offline() else list(_downloads(catalog.values(), fits, names)),
         "to try things out": [Offer(embedded.NAME, None, "continues Python code, cannot answer")],
     }
     return {heading: offers for heading, offers in groups.items() if offers}

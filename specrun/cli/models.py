@@ -212,7 +212,7 @@ def list_pairs(
     json: Json = False,
 ) -> None:
     """List which drafts of the catalog and of this machine fit a target, and why the others do not."""
-    from specrun.catalog import fitting, resolve
+    from specrun.catalog import fitting, local_pair, resolve
     from specrun.catalog.companions import best_known
 
     targets = [resolve.locate(target)] if target else list(fitting.on_this_machine())
@@ -224,9 +224,11 @@ def list_pairs(
         entry = model.hub.entry if model.hub else None
         if entry and (best := best_known(entry.companions, entry.architecture)):
             output.note(f"best known for {entry.alias}: {best}")
+    if not any(pair.difference is None for pair in pairs):
+        way = local_pair.way_to_draft(target) if target else "name a TARGET of `specrun models list`"
+        what = f"no draft fits {target}" if target else "no two models on this machine fit each other"
+        output.note("; ".join(filter(None, (what, way))))
     if not pairs:
-        none_here = "no models on this machine yet; name a TARGET of `specrun models list`"
-        output.note(f"no draft of the catalog is known for {target}" if target else none_here)
         return
     table = output.table("target", "draft", "fits", "")
     for pair in sorted(pairs, key=lambda pair: pair.difference is not None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,19 +27,20 @@ def opened(
     machine: MachineOptions,
     temperature: float,
     is_chat: bool = False,
+    note: Callable[[str], None] = output.note,
     **further: Any,
 ) -> Model:
-    """What `open_model` gives, with questions, notices and progress on stderr. is_chat: whether prompts are messages,
-    which take a chat template. further: its other arguments.
+    """What `open_model` gives, with questions and progress on stderr. is_chat: whether prompts are messages, which take
+    a chat template. note: told what the user may want to know. further: the other arguments of `open_model`.
     """
     if _is_own_draft(models):
         output.hint(
             f"{models.target} is its own draft, which cannot be faster; name a smaller --draft, or --draft none"
         )
-    asked = models, speculation, machine, temperature, AskingFetcher(models.pull), output.note
+    asked = models, speculation, machine, temperature, AskingFetcher(models.pull), note
     model = open_model(*asked, progress=output.progress, **further)
     for notice in model.notices:
-        output.note(notice)
+        note(notice)
     if is_chat and model.llama_model.chat_template is None:
         output.note("the model has no chat template, so ChatML is used; --chat-template names another")
     _note_busy_cores(model)

@@ -285,9 +285,8 @@ def _possible(plans: tuple[Plan, ...], draft: LlamaModel | None) -> tuple[tuple[
         return plans, []
     if len(plans) == 1:
         return (OFF.plan(),), ["speculation is off, because there is no draft model; give one with --draft"]
-    notice = "there is no draft model, so specrun drafts from the text itself where that pays (--draft names one)"
     drafting = [plan for plan in plans if plan.drafts and not plan.method.needs_draft]
-    return (*(drafting or [DRAFTLESS.plan(max(plan.budget for plan in plans))]), OFF.plan()), [notice]
+    return (*(drafting or [DRAFTLESS.plan(max(plan.budget for plan in plans))]), OFF.plan()), []
 
 
 def _cache_types(model: LlamaModel, settings: LlamaSettings) -> LlamaSettings:

@@ -45,6 +45,7 @@ class Model:
     """A loaded target and, if a plan needs it, its draft. Use it in a `with` statement, or close it.
 
     notices: sentences for the user, one for each difference from what the options ask.
+    draft: the file of the draft that is loaded; None without one.
     engine: the decode loop.
     lanes: all engines, where several texts can be written at the same time; `engine` is the first.
     plans: the plans that can run, and what chooses among them with the present number of threads.
@@ -68,6 +69,7 @@ class Model:
         # By the memory that is free before the models take theirs; a single plan needs none.
         self._guesses = first_guesses(options) if len(options.plans) > 1 else None
         self._pair = load_pair(options, show)
+        self.draft = options.draft if self._pair.drafts else None
         self.notices = list(self._pair.notices)
         self._datastore = options.datastore
         self.has_datastore = options.datastore is not None

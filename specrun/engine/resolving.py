@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from specrun.catalog import embedded
+from specrun.catalog import embedded, ollama
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.local_pair import Fetcher, local_pair
 from specrun.catalog.resolve import NO_DRAFT, OWN_HEAD
 from specrun.engine import growth_maps, prompt_tokens
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import UsageError
-from specrun.llama import offload_threshold
+from specrun.llama import named_template, offload_threshold
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
 from specrun.options.speculation_options import SpeculationOptions
@@ -52,8 +53,20 @@ def run_options(
         datastore=speculation.datastore,
         history=speculation.history,
         overlap=speculation.overlap,
-        chat_template=prompt_tokens.given_template(models.chat_template) if models.chat_template else None,
+        chat_template=prompt_tokens.given_template(models.chat_template)
+        if models.chat_template
+        else _template_of_ollama(models.target, target, note),
     )
+
+
+def _template_of_ollama(name: str | None, target: Path, note: Callable[[str], None]) -> str | None:
+    """The name of llama.cpp's template that does what Ollama's does, for a model of Ollama's whose file has none."""
+    model = ollama.behind(name, target)
+    if not model or not model.template or "tokenizer.chat_template" in GgufFile.read(target).metadata:
+        return None
+    if found := named_template.recognized(model.template):
+        note(f"chat template: llama.cpp's {found}, whose format Ollama's template of {name} has")
+    return found
 
 
 def _wanted_head(target: str | None, plans: Sequence[Plan]) -> str | None:

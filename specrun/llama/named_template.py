@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import llama_cpp
@@ -20,6 +21,22 @@ def names() -> list[str]:
     found = (ctypes.c_char_p * n)()
     llama_cpp.llama_chat_builtin_templates(found, n)
     return [name.decode() for name in found if name]
+
+
+def recognized(template: str) -> str | None:
+    """The name of llama.cpp's template for the format of `template`, in whatever language that is; None if it has none.
+
+    llama.cpp tells formats apart by the marks around messages, which stand in a template literally.
+    """
+    turns: list[Message] = [{"role": role, "content": role} for role in ("system", "user", "assistant", "user")]
+
+    def rendered(template: str) -> str | None:
+        with suppress(ModelFileError):
+            return NamedTemplate(template).render(turns)
+        return None
+
+    text = rendered(template)
+    return next((name for name in names() if rendered(name) == text), None) if text else None
 
 
 class NamedTemplate:

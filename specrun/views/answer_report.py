@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specrun.display_text import rate_text, size_text
@@ -120,6 +121,33 @@ def plan_line(plans: PlanChooser, temperature: float) -> str:
     if method and method.samples and method.lossless and temperature > 0:
         return f"plan: {plans}; a seed's text differs from plain decoding's, but has the same distribution"
     return f"plan: {plans}"
+
+
+def chat_line(target: str | None, model: Model, temperature: float, way: str | None) -> str:
+    """The line at the start of a chat: who answers and who drafts, in plain words.
+
+    target: its name; None is the embedded one. way: what gets a draft, where there is none.
+    """
+    from specrun.speculation.controllers.auto import Auto
+
+    is_path = target and (target.endswith(".gguf") or Path(target).is_file())
+    name = "the embedded pair" if target is None else Path(target).name if is_path else target
+    plans, draft = model.plans.at(temperature), model.draft
+    own = "its draft" if target is None else "its own MTP layers"
+    is_own = draft and (target is None or draft == model.llama_model.path)
+    drafting = f"drafts by {own if is_own else draft.stem}" if draft else "drafts from the text itself"
+    if not isinstance(plans, Auto):
+        return f"{name}: {'no speculation' if not plans.plan().drafts else f'{drafting}, {plans}'}"
+    if draft is None and way:
+        return f"{name}: no draft; {way}"
+    if not plans.guide.knows_plain:
+        return f"{name}: {drafting} where that pays"
+    rate, plain = plans.rates
+    if plans.is_off:
+        return f"{name}: no drafts, which is fastest here; {rate_text(plain)} tokens/s"
+    if not plans.held.method.needs_draft:
+        drafting = "drafts from the text itself"
+    return f"{name}: {drafting}, about {rate / plain:.1f} times as fast; {rate_text(rate)} tokens/s"
 
 
 def status(completion: Completion, started: float) -> str:

@@ -18,7 +18,7 @@ from specrun.catalog import cache, download
 from specrun.catalog.hub import cache_dir
 from specrun.catalog.hub.look_up import RemoteModel
 from specrun.catalog.names import HubName, parse
-from specrun.errors import HubError
+from specrun.errors import HubError, NoHubError
 from tests.hub import COMMIT, Fault, Hub, Repository
 from tests.waiting import wait_until
 
@@ -231,6 +231,10 @@ def test_a_hub_that_stays_broken_ends_in_one_line(hub: Hub, shown: Shown, path: 
 def test_nobody_listens(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(HubError, match=r"no connection to http://127.0.0.1:9 .*; check the network, or HF_ENDPOINT"):
+        download.look_up(name(), shown)
+    assert not shown.notes, "it is not tried again"
+    monkeypatch.setattr("specrun.catalog.hub.look_up._look_up", lambda _: pytest.fail("nor in the same process"))
+    with pytest.raises(NoHubError, match="no connection"):
         download.look_up(name(), shown)
 
 

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded, made
-from specrun.catalog.local_pair import Fetcher, drafts_here, local_pair
+from specrun.catalog.entries import catalog
+from specrun.catalog.local_pair import Fetcher, drafts_here, local_pair, way_to_draft
 from specrun.catalog.made import FastestDraft
-from tests.models import random_llama
+from specrun.errors import NoHubError
+from tests.models import random_llama, random_mamba
+from tests.other_programs import in_lm_studio
 
 
 @pytest.fixture
@@ -87,3 +90,35 @@ def test_a_draft_that_was_trimmed_for_a_target_is_among_its_drafts_until_it_is_f
     assert made.find_fastest(target) is None
     assert not made.home(target).exists()
     assert made.trimmed_drafts(embedded.TARGET) == []
+
+
+@pytest.mark.parametrize("is_offline", [True, False])
+def test_without_a_connection_a_target_that_is_here_does_without_a_draft(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_offline: bool
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", is_offline)  # else nobody listens
+    entry = catalog()["llama-3b"]
+    here = in_lm_studio(tmp_path / "home/.lmstudio/models", f"{entry.repo}/{entry.file}", script)
+    notes: list[str] = []
+    assert local_pair("llama-3b", None, True, Fetcher(True), notes.append) == (here, None)
+    assert notes == [
+        "no draft for llama-3b, so it drafts from the text itself; `specrun pull llama-1b` fetches one",
+    ]
+    with pytest.raises(NoHubError):
+        local_pair("llama-3b", "llama-1b", True, Fetcher(True), notes.append)
+    with pytest.raises(NoHubError):
+        local_pair("llama-8b", None, True, Fetcher(True), notes.append)
+
+
+def test_whoever_has_a_file_and_no_draft_is_told_how_to_make_one(target: Path, tmp_path: Path) -> None:
+    assert pair(str(target))[2] == [
+        f"no draft for {target}, so it drafts from the text itself; `specrun models make-draft {target}` makes one"
+    ]
+    assert pair(str(target), "none")[2] == []
+    odd = target.rename(tmp_path / "a target.gguf")
+    assert f"`specrun models make-draft '{odd}'`" in pair(str(odd))[2][0]
+    hybrid = random_mamba(tmp_path / "mamba.gguf")
+    assert "a smaller model of its family" in pair(str(hybrid))[2][0]
+    made.keep_fastest(odd, FastestDraft("none", None))
+    assert way_to_draft(str(odd)) is None
+    assert way_to_draft(None) is not None

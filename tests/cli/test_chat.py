@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from specrun.llama import TargetContext
 from specrun.llama.context import Logits
 from specrun.speculation.tree import TokenTree
 from tests.conftest import SCRIPT_TEXT, Result, SpecrunHere
+from tests.other_programs import in_ollama
 
 
 def chat(here: SpecrunHere, model: Path, *lines: str, options: tuple[str, ...] = ()) -> Result:
@@ -291,3 +293,18 @@ def test_a_model_and_a_first_message_are_arguments(here: SpecrunHere, script: Pa
 def test_arguments_that_are_too_many_are_told(here: SpecrunHere, script: Path) -> None:
     here("chat", "-m", script, "other", "one").assert_fails(2, "both --target", "other name a model")
     here("chat", script, "why", "is").assert_fails(2, "(is)", "quotes")
+
+
+def test_a_model_of_ollama_s_has_the_system_message_that_it_was_made_with(
+    here: SpecrunHere, script: Path, tmp_path: Path
+) -> None:
+    in_ollama(Path(os.environ["OLLAMA_MODELS"]), "registry.ollama.ai/library/mario/latest", script, system="Be Mario.")
+    for name, options, expected in (
+        ("ollama:mario", (), ["Be Mario.", "one"]),
+        ("mario:latest", ("--system", "Be brief."), ["Be brief.", "one"]),
+    ):
+        file = tmp_path / f"{len(options)}.json"
+        result = here("chat", name, *options, stdin=f"one\n/save {file}\n")
+        assert result.code == 0, result
+        assert [m["content"] for m in json.loads(file.read_text())["messages"]][:2] == expected
+        assert ("/system removes it" in result.stderr) is (not options)

@@ -34,7 +34,9 @@ def n_prompt_tokens(here: SpecrunHere, model: Path, *arguments: str | Path, stdi
 def test_the_result_alone_goes_to_stdout(specrun: Specrun, script: Path) -> None:
     result = specrun("generate", "x", "-m", script)
     assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n")
-    notice = "there is no draft model, so specrun drafts from the text itself where that pays (--draft names one)\n"
+    notice = (
+        f"no draft for {script}, so it drafts from the text itself; `specrun models make-draft {script}` makes one\n"
+    )
     assert result.stderr == notice
 
 

@@ -198,6 +198,7 @@ def test_pairs_of_a_target(here: SpecrunHere) -> None:
     pairs = json.loads(here("models", "pairs", "qwen-14b", "--json").stdout)
     assert [pair["draft"] for pair in pairs] == list(catalog()["qwen-14b"].drafts)
     assert not any(pair["cached"] or pair["checked"] for pair in pairs)
+    assert [pair["draft"] for pair in pairs if pair["recommended"]] == [catalog()["qwen-14b"].drafts[0]]
     here("pull", "qwen-14b", "qwen-0.5b", "llama-1b", "--yes")
     pairs = json.loads(here("models", "pairs", "qwen-14b", "--json").stdout)
     by_draft = {pair["draft"]: pair for pair in pairs}

@@ -10,7 +10,7 @@ from specrun.catalog.entries import catalog
 from specrun.catalog.hub import address
 from specrun.catalog.names import near
 from specrun.display_text import without_secrets
-from specrun.errors import HubError
+from specrun.errors import HubError, NoHubError
 
 _TEMPORARY = (408, 429, 500, 502, 503, 504)  # HTTP status codes after which the same request may succeed
 _WAIT_S = 1.0  # before repeating a request, unless the hub names a longer time
@@ -26,13 +26,17 @@ def client_errors_as_hub_errors(repo: str, name: str) -> Iterator[None]:
     try:
         yield
     except errors.OfflineModeIsEnabled as error:
-        raise HubError(f"{name} is not in the cache, and HF_HUB_OFFLINE is set; unset it to fetch the model") from error
+        why = f"{name} is not in the cache, and HF_HUB_OFFLINE is set; unset it to fetch the model"
+        raise NoHubError(why) from error
     except errors.HfHubHTTPError as error:
         raise _response_error(repo, error) from error
-    except httpx2.TransportError as error:
-        what = "no connection to" if isinstance(error, httpx2.ConnectError) else "lost the connection to"
+    except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
         reason = reason_of(error) or type(error).__name__
-        raise HubError(f"{what} {address()} ({reason}); check the network, or HF_ENDPOINT", _WAIT_S) from error
+        why = f"no connection to {address()} ({reason}); check the network, or HF_ENDPOINT"
+        raise NoHubError(why, _WAIT_S) from error
+    except httpx2.TransportError as error:
+        reason = reason_of(error) or type(error).__name__
+        raise HubError(f"lost the connection to {address()} ({reason}); check the network", _WAIT_S) from error
     except (httpx2.HTTPError, errors.HFValidationError, ValueError) as error:
         raise HubError(f"{repo}: {reason_of(error)}; check the name, and HF_ENDPOINT") from error
     except (AttributeError, KeyError, TypeError) as error:  # which the client raises for an answer of another form

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specrun.catalog.file_names import is_safe_name, is_safe_path, models_among, shards, with_quantization
-from specrun.catalog.hub import address, endpoint, is_offline
+from specrun.catalog.hub import address, endpoint
 from specrun.catalog.hub.failures import client_errors_as_hub_errors
 from specrun.catalog.names import HubName, near
 from specrun.display_text import one_line
-from specrun.errors import HubError
+from specrun.errors import HubError, NoHubError
 
 _MAX_LISTED = 8  # file names in a message
+_CONNECTING_S = 4.0  # a network that is there connects in a tenth of this
+_unreachable: dict[str, str] = {}  # why hubs could not be connected to in this process, by their addresses
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -56,21 +58,31 @@ class RemoteModel:
 
 
 def look_up(model: HubName) -> RemoteModel:
-    """Ask the hub for a model's files. Where the pinned revision is gone, the newest is taken. Raises HubError."""
+    """Ask the hub for a model's files. Where the pinned revision is gone, the newest is taken. Raises HubError.
+
+    A hub that cannot be connected to is tried once in a process, for some seconds, and not again.
+    """
+    if why := _unreachable.get(endpoint()):
+        raise NoHubError(why)
     try:
         return _look_up(model)
+    except NoHubError as error:
+        _unreachable[endpoint()] = str(error)
+        raise NoHubError(str(error)) from error
     except HubError as error:
-        if model.revision is None or error.wait_s is not None or is_offline():
+        if model.revision is None or error.wait_s is not None:
             raise
         return _look_up(replace(model, revision=None))
 
 
 def _look_up(model: HubName) -> RemoteModel:
+    import httpx2
     from huggingface_hub import HfApi, constants
 
+    timeout: Any = httpx2.Timeout(constants.HF_HUB_ETAG_TIMEOUT, connect=_CONNECTING_S)
     with client_errors_as_hub_errors(model.repo, model.name):
         info = HfApi(endpoint=endpoint()).model_info(
-            model.repo, revision=model.revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
+            model.repo, revision=model.revision, files_metadata=True, timeout=timeout
         )
         siblings = {str(sibling.rfilename): sibling for sibling in info.siblings or []}
         gguf: dict[str, Any] = dict(info.gguf or {})
