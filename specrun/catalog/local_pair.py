@@ -75,9 +75,6 @@ def local_pair(
     assert file is not None
     if choice.recommended and choice.draft:
         note(f"draft: {choice.draft.name}, recommended for {choice.target.name} (--draft none does without)")
-    elif choice.recommended and drafting:
-        name = choice.target.name
-        note(f"no draft for {name}, so it drafts from the text itself; {way_to_draft(name)}")
     return file, choice.draft.path if choice.draft else None
 
 

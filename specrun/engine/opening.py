@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specrun.catalog.local_pair import Fetcher
+from specrun.catalog.local_pair import Fetcher, way_to_draft
 from specrun.engine import first_pass
 from specrun.engine.default_settings import mapped_if_short, with_defaults
 from specrun.engine.expert_room import for_experts
@@ -65,6 +65,10 @@ def open_model(
         learner = Learner(asked, options.settings, note) if learns and not asked.profile else None
         model = Model(options, learner, show)
     model.notices[:0] = crashes
+    wants_draft = asked.draft is None and models.draft is None and any(plan.method.needs_draft for plan in asked.plans)
+    if wants_draft and (way := way_to_draft(models.target)):
+        instead = ", so it drafts from the text itself" if len(asked.plans) > 1 else ""
+        model.notices.append(f"no draft for {models.target}{instead}; {way}")
     model.follow_load(watch, again=not is_measured)
     return model
 

@@ -99,26 +99,21 @@ def test_without_a_connection_a_target_that_is_here_does_without_a_draft(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", is_offline)  # else nobody listens
     entry = catalog()["llama-3b"]
     here = in_lm_studio(tmp_path / "home/.lmstudio/models", f"{entry.repo}/{entry.file}", script)
-    notes: list[str] = []
-    assert local_pair("llama-3b", None, True, Fetcher(True), notes.append) == (here, None)
-    assert notes == [
-        "no draft for llama-3b, so it drafts from the text itself; `specrun pull llama-1b` fetches one",
-    ]
+    assert local_pair("llama-3b", None, True, Fetcher(True), print) == (here, None)
+    assert way_to_draft("llama-3b") == "`specrun pull llama-1b` fetches one"
     with pytest.raises(NoHubError):
-        local_pair("llama-3b", "llama-1b", True, Fetcher(True), notes.append)
+        local_pair("llama-3b", "llama-1b", True, Fetcher(True), print)
     with pytest.raises(NoHubError):
-        local_pair("llama-8b", None, True, Fetcher(True), notes.append)
+        local_pair("llama-8b", None, True, Fetcher(True), print)
 
 
 def test_whoever_has_a_file_and_no_draft_is_told_how_to_make_one(target: Path, tmp_path: Path) -> None:
-    assert pair(str(target))[2] == [
-        f"no draft for {target}, so it drafts from the text itself; `specrun models make-draft {target}` makes one"
-    ]
-    assert pair(str(target), "none")[2] == []
+    assert way_to_draft(str(target)) == f"`specrun models make-draft {target}` makes one"
     odd = target.rename(tmp_path / "a target.gguf")
-    assert f"`specrun models make-draft '{odd}'`" in pair(str(odd))[2][0]
-    hybrid = random_mamba(tmp_path / "mamba.gguf")
-    assert "a smaller model of its family" in pair(str(hybrid))[2][0]
+    assert way_to_draft(str(odd)) == f"`specrun models make-draft '{odd}'` makes one"
+    assert (
+        way_to_draft(str(random_mamba(tmp_path / "mamba.gguf"))) == "a smaller model of its family can be its --draft"
+    )
     made.keep_fastest(odd, FastestDraft("none", None))
     assert way_to_draft(str(odd)) is None
     assert way_to_draft(None) is not None
