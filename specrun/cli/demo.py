@@ -66,15 +66,14 @@ def demo(
     demo_view.show_outlook(Outlook.by(texts, target, catalog()))
 
 
-def _free_threads(watch: LoadWatch) -> int | None:
-    """As many threads as other programs leave cores for, which both texts then have; None if that is the default."""
+def _free_threads(watch: LoadWatch) -> int:
+    """As many threads as other programs leave cores for, which all texts then have, whatever changes meanwhile."""
     from specrun.hardware.cpu import usable_cores
 
     time.sleep(max(_SECONDS_OF_A_LOOK - watch.seconds, 0.0))
     load, wanted = watch.so_far(), usable_cores()
     free = load.threads_beside(wanted)
-    if free == wanted:
-        return None
-    held = f"other programs hold {load.cores:.1f} of {load.n_cores} cores"
-    output.note(f"{held}, so both texts get {free} of {wanted} threads, and their ratio is lower")
+    if free < wanted:
+        held = f"other programs hold {load.cores:.1f} of {load.n_cores} cores"
+        output.note(f"{held}, so both texts get {free} of {wanted} threads, and their ratio is lower")
     return free
