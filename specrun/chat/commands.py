@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from specrun.catalog.names import near
 from specrun.engine.model import Model
 from specrun.engine.session import Session
 from specrun.errors import UsageError
 from specrun.options.brought_along import CHAT_COMMANDS, option_of
-from specrun.options.sampling_options import settled, settled_max_tokens
+from specrun.options.sampling_options import Thinking, settled, settled_max_tokens
 from specrun.sampling.parameters import SamplingParameters, option_name
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafters.chain import CHAIN
@@ -29,6 +29,7 @@ COMMANDS = {
     "/set": ("[NAME VALUE]", "change a setting; /set alone lists all settings"),
     "/stats": ("", "show statistics of the last answer"),
     "/tree": ("", "draw the last token tree, with the tokens that were accepted"),
+    "/think": ("", "show what the model thought before the last answer"),
     "/save": ("FILE", "save the conversation as JSON"),
     "/load": ("[FILE]", "continue a saved conversation; /load alone lists the conversations of the last chats"),
     "/exit": ("", "leave (also Ctrl-D)"),
@@ -38,7 +39,7 @@ _SETTING = re.compile(r"([^\s=]*)\s*=?\s*(.*)", re.DOTALL)  # matches every text
 
 # Maps a name in `/set` to the field of SamplingParameters and its type.
 _SAMPLING = {option_name(name)[2:]: (name, kind) for name, kind in get_type_hints(SamplingParameters).items()}
-SETTINGS = [*_SAMPLING, "max-tokens", "speculate", "budget", "depth"]
+SETTINGS = [*_SAMPLING, "max-tokens", "think", "speculate", "budget", "depth"]
 
 
 def is_command(message: str) -> bool:
@@ -82,17 +83,23 @@ def help_text() -> str:
 
 
 class ChatSettings:
-    """The settings of a conversation with a model."""
+    """The settings of a conversation with a model. think: as `--think` has it."""
 
-    def __init__(self, model: Model, session: Session) -> None:
+    def __init__(self, model: Model, session: Session, think: Thinking) -> None:
         self._model = model
         self._session = session
+        self._set_think(think)
+
+    def _set_think(self, think: Thinking) -> None:
+        self.think = think
+        self._session.thinks = think != "off"
 
     def values(self) -> dict[str, Any]:
         """The present value of every setting, by its name."""
         request, chooser = self._session.request, self._chooser()
         return {name: getattr(request.sampling, field) for name, (field, _) in _SAMPLING.items()} | {
             "max-tokens": "no limit" if request.max_tokens is None else request.max_tokens,
+            "think": self.think,
             "speculate": _word(chooser.plan()) if isinstance(chooser, FixedPlan) else "auto",
             "budget": chooser.plan().budget,
             "depth": chooser.plan().depth,
@@ -115,6 +122,11 @@ class ChatSettings:
             self._session.request = replace(request, sampling=replace(request.sampling, **values))
         elif name == "max-tokens":
             self._session.request = replace(request, max_tokens=settled_max_tokens(_parse(int, name, value), name))
+        elif name == "think":
+            possible = {think: think for think in get_args(Thinking)}
+            if value not in possible:
+                raise UsageError(f"think can be {', '.join(possible)}; got {value}")
+            self._set_think(possible[value])
         elif name == "speculate":
             self._session.plans = self._chooser_of(value)
         elif name in ("budget", "depth"):

@@ -1,5 +1,7 @@
 """Saved conversations: `{"target": ..., "messages": [{"role": ..., "content": ...}, ...]}` as JSON.
 
+What the model thought before an answer is `reasoning_content` or `thinking`, as its chat template calls it.
+
 The conversations of the last chats are kept so that `specrun chat --continue` and `/load` can go on with them. Every
 chat has a file of its own, so chats that run at the same time cannot lose each other's conversation. A file is removed
 only when another file has all its messages, or when there are more than `MOST_KEPT`.
@@ -12,6 +14,7 @@ import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from specrun.errors import SpecrunError, UsageError
 from specrun.llama.chat_template import Message
@@ -57,13 +60,21 @@ def read(path: Path) -> LastConversation:
     data = read_bytes(path, SpecrunError)
     try:
         saved = parse_json(data)
-        messages = [Message(role=one["role"], content=one["content"]) for one in saved["messages"]]
+        messages = [_message(one) for one in saved["messages"]]
         target = saved.get("target")
-        if any(message["role"] not in _ROLES or not isinstance(message["content"], str) for message in messages):
-            raise ValueError
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedConversationError(f"{path} is not a saved conversation; /save makes one") from error
     return LastConversation(target if isinstance(target, str) else None, messages, path)
+
+
+def _message(saved: Any) -> Message:
+    message = Message(role=saved["role"], content=saved["content"])
+    for key in ("reasoning_content", "thinking"):
+        if key in saved:
+            message[key] = saved[key]
+    if message["role"] not in _ROLES or not all(isinstance(value, str) for value in message.values()):
+        raise ValueError
+    return message
 
 
 def folder() -> Path:

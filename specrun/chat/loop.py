@@ -24,6 +24,7 @@ from specrun.engine.request import Request
 from specrun.errors import SpecrunError, UsageError
 from specrun.interrupts import Ending, InterruptFlag, held, is_ending
 from specrun.llama.chat_template import Message
+from specrun.options.sampling_options import Thinking
 from specrun.views import answer_report, tree_view
 
 if TYPE_CHECKING:
@@ -49,18 +50,18 @@ class Surroundings:
 class ChatLoop(AbstractContextManager["ChatLoop"]):
     """One conversation with the target of a name. Use it in a `with` statement: it holds the model.
 
-    request: how answers are written; its prompt is ignored.
+    request: how answers are written; its prompt is ignored. think: as `--think` has it.
 
     Making one raises the errors of `open_model`, and ModelFileError for a broken chat template.
     """
 
-    def __init__(self, target: str | None, request: Request, around: Surroundings) -> None:
+    def __init__(self, target: str | None, request: Request, around: Surroundings, think: Thinking = "show") -> None:
         self._around, self._notes = around, around.notes
-        self._open(target, request)
+        self._open(target, request, think)
         self._last: Completion | None = None
         self._leaving = False
 
-    def _open(self, target: str | None, request: Request) -> None:
+    def _open(self, target: str | None, request: Request, think: Thinking) -> None:
         """Load a target and begin an empty conversation with it."""
         model = self._around.open_model(target)
         try:
@@ -72,7 +73,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
         self._target = target
         self._answers = self._around.answers(target)
         self._notices = answer_report.Notices(model)
-        self._settings = commands.ChatSettings(model, self._session)
+        self._settings = commands.ChatSettings(model, self._session, think)
 
     def __exit__(self, *_: object) -> None:
         self.model.close()
@@ -121,7 +122,8 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
             keep_what_is_there = interrupts.undone(lambda: self._keep(completion) if completion.token_ids else None)
             try:
                 with InterruptFlag() as interrupted, without_echo(), keep_what_is_there:
-                    self._answers(completion.stream(interrupted), completion)
+                    shows_thinking = self._settings.think == "show"
+                    self._answers(self._session.read(completion, interrupted), completion, shows_thinking)
             except BaseException:
                 # A failed pass, a second Ctrl-C: what was written stays, as it does on the screen.
                 if completion.token_ids:
@@ -132,7 +134,8 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
             self._keep(completion)
         if completion.finish_reason == "context":
             self._note("the context is full: the answer was cut off; use /clear, or a chat with a larger --ctx-size")
-        for line in [answer_report.one_line(completion), *self._notices.after(completion)]:
+        answer = self._session.messages[-1]["content"]
+        for line in [answer_report.one_line(completion), *self._notices.after(completion, answer)]:
             self._note(line)
         return completion.finish_reason == "interrupted"
 
@@ -184,6 +187,8 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                     self._notes.print(tree_view.pass_tree(drafted, names))
                 else:
                     self._note("no token tree was drafted for the last answer")
+            case "/think":
+                self._notes.print(Text(self._session.thinking or "nothing was thought", style="dim"))
             case "/save":
                 conversation_file.save_messages(_path(argument), self._session.messages, self._target)
                 self._note(f"saved to {argument}")
@@ -209,12 +214,13 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
             return
         models = [*(model.name for model in local_models()), None]
         chosen = models[int(name) - 1] if name.isdecimal() and 1 <= int(name) <= len(models) else name
-        before, messages, request = self._target, self._session.messages, self._session.request
+        before, messages = self._target, self._session.messages
+        request, think = self._session.request, self._settings.think
         self.model.close()
         try:
-            self._open(chosen, request)
+            self._open(chosen, request, think)
         except BaseException:
-            self._open(before, request)
+            self._open(before, request, think)
             raise
         finally:
             self._session.messages = messages

@@ -16,7 +16,7 @@ from specrun.options import completion
 from specrun.options.expand import expanded, flag
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
-from specrun.options.sampling_options import ChatSamplingOptions, System
+from specrun.options.sampling_options import ChatSamplingOptions, System, Think
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import answer_report, output
 
@@ -31,6 +31,7 @@ class ChatOptions:
 
     system: System = None
     continue_: bool = flag("Go on with the last conversation, and with its model.")
+    think: Think = "show"
     plain: bool = flag("Write answers as they come: no Markdown, nothing that moves.")
 
 
@@ -99,7 +100,7 @@ def chat(
     keep = conversation_file.Keeper(last.path if last else None).keep if on_terminal else lambda _: None
     read = _first_then(first, reader.read)
     around = Surroundings(read, lambda name: _view(name, how.plain), output.stderr, open_target, keep, said)
-    with ChatLoop(target, request, around) as loop:
+    with ChatLoop(target, request, around, how.think) as loop:
         loop.begin(last.messages if last else [], how.system)
         kept = ollama.behind(target, loop.model.llama_model.path)
         if kept and kept.system and not last and how.system is None:
@@ -147,9 +148,10 @@ def _first_then(first: str | None, read: Callable[[], str]) -> Callable[[], str]
 
 def _view(target: str | None, plain: bool) -> AnswerView:
     """What shows the answers of a target; None is the embedded pair."""
-    from specrun.views.answer_stream import show_live, show_plain
+    from specrun.views.answer_stream import show_live
+    from specrun.views.plain_answer import show_plain
 
     if plain or not output.stdout.is_terminal or output.stdout.is_dumb_terminal:
-        return partial(show_plain, output.stdout)
+        return partial(show_plain, output.stdout, output.stderr)
     # The embedded target writes Python, whose `__init__` is not meant as bold letters.
     return partial(show_live, output.stdout, target is not None)

@@ -14,7 +14,7 @@ from specrun.interrupts import is_ending
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
-from specrun.options.sampling_options import SamplingOptions, System
+from specrun.options.sampling_options import SamplingOptions, System, Think
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import answer_report, output
 
@@ -31,6 +31,7 @@ class FormOptions:
     system: System = None
     raw: bool = flag("Continue the prompt as it is, without the model's chat template.")
     jsonl: bool = flag('Read one {"prompt": ..., "id": ...} for each line, write one JSON object for each.')
+    think: Think = "show"
     json: bool = flag("Write a JSON object with text, counts and statistics.")
     stats: bool = flag("Write statistics to stderr at the end.")
 
@@ -51,7 +52,7 @@ def generate(
     """Write a text that answers or continues a prompt.
 
     The prompt is the argument, followed by the files, followed by stdin if something is piped in: all of that is one
-    prompt. With --jsonl each line of it is one.
+    prompt. With --jsonl each line of it is one. What the model thinks before it answers goes to stderr.
 
         echo 'def read_config(path):' | specrun generate --max-tokens 64 --stats
         specrun generate "A limerick about trees" --target qwen-14b
@@ -78,7 +79,7 @@ def generate(
         output.hint(answer_report.plan_line(model.plans.at(sampling.temp), sampling.temp))
         if model.llama_model.chat_template is None and not form.raw:
             output.note("the model has no chat template, so the prompt is continued as it is; see --chat-template")
-        writer = answer_report.AnswerWriter(model, request, form.raw, form.system, form.stats)
+        writer = answer_report.AnswerWriter(model, request, form.raw, form.system, form.think, form.stats)
         if lines is not None:
             return _write_lines(lines, writer)
         return writer.write_object(prompt) if form.json else writer.write_text(prompt)

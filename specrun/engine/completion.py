@@ -12,6 +12,7 @@ from specrun.engine.request import Request
 from specrun.engine.statistics import FinishReason, Pass, Statistics
 from specrun.interrupts import never
 from specrun.llama.grammar import Grammar, TriggeredGrammar
+from specrun.reading.deltas import undecided
 from specrun.sampling.sampler import TokenLogprob
 from specrun.speculation.controllers.chooser import PlanChooser
 
@@ -159,10 +160,3 @@ class TextStream:
         cut = len(self._held) - keep
         text, self._held = self._held[:cut], self._held[cut:]
         return text
-
-
-def undecided(text: str, markers: Sequence[str]) -> int:
-    """Length of the longest tail of `text` that is the beginning, but not all, of a text in `markers`."""
-    longest = max(map(len, markers), default=0)
-    lengths = range(min(longest - 1, len(text)), 0, -1)
-    return next((n for n in lengths if any(marker.startswith(text[-n:]) for marker in markers)), 0)

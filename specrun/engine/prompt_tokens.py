@@ -53,11 +53,6 @@ def prompt_tokens(model: LlamaModel, text: str) -> list[int]:
     return model.tokenize(text, add_special=not (bos and text.startswith(bos)))
 
 
-def template_of_chats(model: LlamaModel) -> Template:
-    """The chat template; ChatML for a model without a template, as in llama-server."""
-    return chat_template(model) or NamedTemplate(named_template.CHATML)
-
-
 def single_turn_tokens(model: LlamaModel, text: str, template: Template | None, system: str | None = None) -> list[int]:
     """Token ids of `text` as the user's only message in the template, behind the system message, if there is one.
 

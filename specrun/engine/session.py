@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from specrun.engine.chat_format import ChatFormat
 from specrun.engine.completion import Completion
-from specrun.engine.prompt_tokens import WrittenTexts, template_of_chats
+from specrun.engine.prompt_tokens import WrittenTexts
 from specrun.engine.request import Request
 from specrun.errors import PromptError
+from specrun.interrupts import never
 from specrun.llama import LlamaModel
 from specrun.llama.chat_template import Message
+from specrun.reading.deltas import Delta
 from specrun.sampling.parameters import MAX_SEED
 from specrun.speculation.controllers.chooser import PlanChooser
 
@@ -23,7 +26,8 @@ class Session:
     complete: makes a completion from a request and what chooses its plans.
     request: how answers are written; its prompt is ignored.
     plans: what chooses each pass's plan; None leaves it to the model.
-    messages: the conversation.
+    thinks: whether the model may think before it answers. Where a grammar holds the answer it does not.
+    messages: the conversation. What the model thought stands apart from its answers.
     """
 
     def __init__(
@@ -35,11 +39,14 @@ class Session:
     ) -> None:
         self.request = request
         self.plans: PlanChooser | None = None
+        self.thinks = True
         self.messages: list[Message] = []
         self._ctx_size = ctx_size
         self._complete = complete
-        self._template = template_of_chats(model)
-        self._written = WrittenTexts(model, 1)
+        self._format = ChatFormat(model)
+        self._shown = self._format.shown()
+        # The last prompt with its answer, and without it: templates leave out what was thought before earlier answers.
+        self._written = WrittenTexts(model, 2)
         self._asked = ""  # the rendered conversation that the present completion answers
 
     def ask(self, text: str) -> Completion:
@@ -62,6 +69,16 @@ class Session:
             raise
         self.keep(completion)
 
+    def read(self, completion: Completion, interrupted: Callable[[], bool] = never) -> Iterator[Delta]:
+        """Write the answer of a completion that was prepared here, and yield what each piece adds to it.
+
+        interrupted: as `Completion.stream` has it.
+        """
+        reader = self._format.form.reader(self._asked)
+        for piece in completion.stream(interrupted):
+            yield from reader.push(piece)
+        yield from reader.finish()
+
     @property
     def system(self) -> str | None:
         """The system message, or None."""
@@ -72,6 +89,12 @@ class Session:
         rest = self.messages[1:] if self.system is not None else self.messages
         first: list[Message] = [{"role": "system", "content": text}] if text else []
         self.messages = first + rest
+
+    @property
+    def thinking(self) -> str:
+        """What the model thought before the last answer."""
+        last: Message = self.messages[-1] if self.messages else {"role": "", "content": ""}
+        return last.get("reasoning_content") or last.get("thinking") or ""
 
     @property
     def n_turns(self) -> int:
@@ -98,7 +121,12 @@ class Session:
 
     def keep(self, completion: Completion) -> None:
         """Add the answer of a streamed completion, whole or interrupted, to the conversation."""
-        self.messages.append({"role": "assistant", "content": completion.text})
+        form = self._format.form
+        answer, thinking = form.reader(self._asked).parts(completion.text)
+        message: Message = {"role": "assistant", "content": answer}
+        if thinking:
+            message[form.reasoning_key] = thinking
+        self.messages.append(message)
         self._written.keep(self._asked + completion.text, completion.tokens_with_prompt)
 
     def undo(self) -> bool:
@@ -119,7 +147,7 @@ class Session:
         most = self._ctx_size - max(self._ctx_size // 4, 1)
         n_dropped = 0
         while True:
-            text = self._template.render(messages)
+            text = self._format.prompt(messages, self.thinks and self.request.gbnf is None)
             tokens = self._written.tokens(text)
             if len(tokens) <= most or not _drop_oldest_turn(messages):
                 break
@@ -131,7 +159,7 @@ class Session:
             )
         self.messages, self._asked = messages, text
         self._written.keep(text, tokens)
-        return self._complete(replace(self.request, prompt=tokens), self.plans), n_dropped
+        return self._complete(replace(self.request, prompt=tokens, shown=self._shown), self.plans), n_dropped
 
 
 def _drop_oldest_turn(messages: list[Message]) -> bool:

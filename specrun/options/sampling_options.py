@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from specrun.errors import UsageError
 from specrun.options.expand import option, spelled
@@ -49,6 +49,11 @@ Seed = Annotated[int, _shared(
 System = Annotated[str | None, spelled(
     "--system", "-s", metavar="TEXT", show_default=False, callback=_no_seed,
     help="The system message: what the model shall know or heed all the time."
+)]
+Thinking = Literal["show", "hide", "off"]
+Think = Annotated[Thinking, spelled(
+    "--think", metavar="show|hide|off",
+    help="Show what the model thinks before it answers, hide it, or ask the model not to think (off)."
 )]
 # fmt: on
 

@@ -15,10 +15,10 @@ from starlette.types import Receive, Scope, Send
 
 from specrun.engine.completion import Completion
 from specrun.errors import SpecrunError
+from specrun.reading.deltas import Delta, Reader
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.api_error import ApiError, of_model
 from specrun.serving.job import Job, Piece
-from specrun.serving.reading.deltas import Delta, Reader
 
 KEEP_ALIVE_S = 10.0  # proxies and clients give up on connections that are silent for a minute or so
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would hold a stream back

@@ -18,13 +18,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from specrun.engine.completion import Completion
+from specrun.reading.calls import whole_characters
+from specrun.reading.deltas import Delta
 from specrun.serving.answers import Answer, Shape, frame, response_of
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.bodies import Fields, Integer, must, parsed, read_json
 from specrun.serving.messages import MOST_MESSAGES, joined
 from specrun.serving.openai_endpoints import read_chat
-from specrun.serving.reading.calls import whole_characters
-from specrun.serving.reading.deltas import Delta
 from specrun.serving.request_fields import Sending
 from specrun.serving.service import Service, cached_tokens
 from specrun.serving.tools import MOST_TOOLS

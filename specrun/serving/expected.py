@@ -12,15 +12,15 @@ from specrun.constraints import check_readings, grammar_text, schema_rules
 from specrun.constraints.trigger import Trigger
 from specrun.engine.request import Request
 from specrun.errors import UsageError
+from specrun.reading import harmony, hermes
+from specrun.reading.calls import Llama3Reader
+from specrun.reading.deltas import THINKING, THINKING_END, Reader
+from specrun.reading.form import AnswerForm
+from specrun.reading.harmony import HarmonyReader
+from specrun.reading.hermes import HermesReader
 from specrun.serving.answers import NewReader
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.bodies import Fields, must, parsed
-from specrun.serving.reading import harmony, hermes
-from specrun.serving.reading.calls import Llama3Reader
-from specrun.serving.reading.deltas import THINKING, THINKING_END, Reader, ThinkingReader
-from specrun.serving.reading.form import AnswerForm
-from specrun.serving.reading.harmony import HarmonyReader
-from specrun.serving.reading.hermes import HermesReader
 from specrun.serving.tools import ANY_OBJECT, Tools, call_grammar, read_tools
 
 _LONGEST_GRAMMAR = 2**18  # characters; llama.cpp needs a second and 300 MB for a million
@@ -52,17 +52,16 @@ class Expected:
 
         Raises UsageError for a schema that cannot be expressed.
         """
-        gbnf, trigger = self._grammar(_thinks_already(self.form, prompt))
+        gbnf, trigger = self._grammar(self.form.is_thinking(prompt))
         return replace(request, gbnf=gbnf, trigger=trigger) if gbnf is not None else request
 
     def reader(self, prompt: str) -> NewReader:
         """What makes a reader for each answer to this prompt."""
         if self.form.calls == "harmony":
             return lambda: HarmonyReader(self.prompt_end)
-        if not (self.form.thinks and self.splits_reasoning):
+        if not self.splits_reasoning:
             return self._answer_reader
-        is_open = _thinks_already(self.form, prompt)
-        return lambda: ThinkingReader(self._answer_reader(), is_open)
+        return lambda: self.form.reader(prompt, self._answer_reader())
 
     def _answer_reader(self) -> Reader:
         if self.tools is None:
@@ -156,8 +155,3 @@ def _schema(given: _ExpectedFields) -> Any:
     if len(gbnf) > _LONGEST_GRAMMAR:
         raise refused(name, f"makes a grammar of more than {_LONGEST_GRAMMAR} characters; give a smaller schema")
     return schema
-
-
-def _thinks_already(form: AnswerForm, prompt: str) -> bool:
-    """Whether the prompt ends where the model thinks."""
-    return form.thinks and prompt.rstrip().endswith(THINKING)

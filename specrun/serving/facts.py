@@ -32,7 +32,7 @@ async def health(service: Service, _request: Request) -> Response:
 async def models(service: Service, _request: Request) -> Response:
     """The model that is served. `models` is a copy for clients that ask as they ask ollama."""
     loaded = service.loaded
-    model, ctx_size, form = loaded.model.llama_model, loaded.model.engine.ctx_size, loaded.prompts.form
+    model, ctx_size, form = loaded.model.llama_model, loaded.model.engine.ctx_size, loaded.prompts.format.form
     capabilities = [
         "completion",
         "chat",

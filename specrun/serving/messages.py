@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, InstanceOf, ValidationInfo, field_validator
 
 from specrun.llama.chat_template import Message
+from specrun.reading.form import AnswerForm
 from specrun.serving.bodies import Fields, must, parsed
-from specrun.serving.reading.form import AnswerForm
 
 MOST_MESSAGES = 10_000
 _MOST_CALLS = 1000  # in a message
@@ -77,10 +77,9 @@ def _for_template(given: _Message, form: AnswerForm, called: dict[str, str]) -> 
         if given.tool_calls:
             message["tool_calls"] = [_call(call, form) for call in given.tool_calls]
             called.update({call["id"]: call["function"]["name"] for call in message["tool_calls"]})
-        # gpt-oss's template calls reasoning `thinking`, and refuses it beside text in a message with calls.
-        is_harmony = form.calls == "harmony"
-        if given.reasoning_content and not (is_harmony and given.tool_calls and given.content):
-            message["thinking" if is_harmony else "reasoning_content"] = given.reasoning_content
+        # gpt-oss's template refuses reasoning beside text in a message with calls.
+        if given.reasoning_content and not (form.calls == "harmony" and given.tool_calls and given.content):
+            message[form.reasoning_key] = given.reasoning_content
     elif given.role == "tool":
         message["tool_call_id"] = given.tool_call_id
         tool = given.name or called.get(given.tool_call_id)

@@ -12,6 +12,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from specrun.engine.request import Request
+from specrun.reading.deltas import Reader
 from specrun.serving.answers import NewReader, response_of
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.bodies import Fields, Integer, must, parsed, read_json
@@ -19,7 +20,6 @@ from specrun.serving.expected import read_expected
 from specrun.serving.messages import read_messages
 from specrun.serving.openai_shapes import ChatShape, CompletionShape, OpenAiShape
 from specrun.serving.prompts import Prompt
-from specrun.serving.reading.deltas import Reader
 from specrun.serving.request_fields import MOST_LOGPROBS, Sending, read_request
 from specrun.serving.service import Service
 
@@ -84,13 +84,13 @@ def read_chat(service: Service, body: Mapping[str, Any], sending: Sending) -> Re
         request = replace(request, logprobs=given.top_logprobs)
     elif given.top_logprobs:
         raise refused("top_logprobs", "needs logprobs to be true")
-    messages, expected = read_messages(body, prompts.form), read_expected(body, prompts.form)
-    effort = given.reasoning_effort
-    variables = {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort} if effort else {}
-    variables |= given.chat_template_kwargs
+    form = prompts.format.form
+    messages, expected = read_messages(body, form), read_expected(body, form)
+    effort, thinks = given.reasoning_effort, given.reasoning_effort != "none"
+    variables = ({"reasoning_effort": effort} if effort and thinks else {}) | given.chat_template_kwargs
     tools = expected.tools.declared if expected.tools else []
-    prompt = prompts.of_messages(messages, tools, variables, expected.prompt_end, not sending.cache_prompt)
-    shown = prompts.control_tokens(prompts.form.markers(expected.tools is not None))
+    prompt = prompts.of_messages(messages, tools, variables, thinks, expected.prompt_end, not sending.cache_prompt)
+    shown = prompts.format.shown(expected.tools is not None)
     request = expected.constrained(replace(request, shown=shown), prompt.text or "")
     if request.gbnf is not None and any(plan.method.samples for plan in model.plans.candidates):
         raise ApiError("the server's --method cannot follow a grammar, which this request needs; start it with another")

@@ -9,10 +9,10 @@ from typing import Any
 
 from specrun import __version__
 from specrun.engine.completion import Completion
+from specrun.reading.deltas import CallDelta, Delta
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.answers import Answer, Shape, frame
 from specrun.serving.api_error import ApiError
-from specrun.serving.reading.deltas import CallDelta, Delta
 from specrun.serving.request_fields import Sending
 from specrun.serving.service import LoadedService, cached_tokens
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specrun.engine.chat_format import ChatFormat
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
-from specrun.engine.prompt_tokens import WrittenTexts, prompt_tokens, template_of_chats
+from specrun.engine.prompt_tokens import WrittenTexts, prompt_tokens
 from specrun.errors import ModelFileError
 from specrun.llama.chat_template import Message
 from specrun.serving.api_error import ApiError
-from specrun.serving.reading.form import answer_form
 
 _LONGEST_TOKEN = 256  # characters; in real vocabularies only runs of spaces come near it
 _MOST_KEPT = 64  # conversations whose tokens are remembered
@@ -30,42 +30,36 @@ class Prompt:
 class Prompts:
     """Makes prompts of one model. Safe to use from several threads.
 
-    template: the model's chat template; ModelFileError is raised if it is broken.
-    form: how the model marks the parts of its answers.
+    format: how the model is talked with; ModelFileError is raised if its chat template is broken.
     """
 
     def __init__(self, model: Model) -> None:
         self._model = model.llama_model
         self._ctx_size = model.engine.ctx_size
-        self.template = template_of_chats(self._model)
-        self.form = answer_form(self.template.source)
+        self.format = ChatFormat(self._model)
         # The template's process takes requests in turn, and many prompts at once would take cores from the model.
         self._one_at_a_time = threading.Lock()
         self._written = WrittenTexts(self._model, _MOST_KEPT)
-
-    def control_tokens(self, names: Sequence[str]) -> frozenset[int]:
-        """The ids of those `names` that are control tokens of the model."""
-        found = [self._model.tokenize(name, add_special=False) for name in names]
-        return frozenset(ids[0] for ids in found if len(ids) == 1 and not self._model.token_bytes(ids[0]))
 
     def of_messages(
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
+        thinks: bool = True,
         end: str = "",
         anew: bool = False,
     ) -> Prompt:
-        """The prompt of a conversation. tools, variables: for the template. end: what follows the template's text.
+        """The prompt of a conversation. tools, variables, thinks: as `ChatFormat.prompt` has them.
 
-        anew: whether text that was written before is split again. Raises ApiError if the template refuses the messages,
-        or the prompt does not fit the context.
+        end: what follows the template's text. anew: whether text that was written before is split again.
+        Raises ApiError if the template refuses the messages, or the prompt does not fit the context.
         """
         for message in messages:
             self.check_length(message["content"])
         try:
             with self._one_at_a_time:
-                text = self.template.render(messages, tools=tools, variables=variables)
+                text = self.format.prompt(messages, thinks, tools, variables)
         except ModelFileError as error:  # as "roles must alternate"
             raise ApiError(str(error), param="messages") from error
         return self.of_text(text + end, anew)

@@ -10,10 +10,10 @@ from pydantic import BeforeValidator, Field, InstanceOf
 
 from specrun.constraints import check_readings, grammar_text, json_literal, schema_rules, schema_to_gbnf
 from specrun.errors import UsageError
+from specrun.reading import hermes
+from specrun.reading.form import CallStyle
 from specrun.serving.api_error import refused
 from specrun.serving.bodies import Fields, must, parsed
-from specrun.serving.reading import hermes
-from specrun.serving.reading.form import CallStyle
 
 MOST_TOOLS = 512
 ANY_OBJECT: dict[str, Any] = {"type": "object"}

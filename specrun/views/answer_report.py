@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +14,28 @@ from specrun.display_text import rate_text, size_text
 from specrun.errors import INTERRUPTED_EXIT_CODE
 from specrun.interrupts import InterruptFlag, undone
 from specrun.long_run import left_text
+from specrun.reading.deltas import Delta
 from specrun.views import output
+from specrun.views.plain_answer import PlainAnswer
 
 if TYPE_CHECKING:
     from specrun.engine.completion import Completion
     from specrun.engine.model import Model
     from specrun.engine.request import Request
     from specrun.engine.statistics import Statistics
+    from specrun.options.sampling_options import Thinking
     from specrun.speculation.controllers.chooser import PlanChooser
 
 
-def as_json(completion: Completion) -> dict[str, Any]:
-    """The object that `--json` prints. Times are in seconds, or in milliseconds under `ms_per_pass`."""
+def as_json(completion: Completion, answer: str, thinking: str) -> dict[str, Any]:
+    """The object that `--json` prints. Times are in seconds, or in milliseconds under `ms_per_pass`.
+
+    answer, thinking: the parts of the completion's text. Tokens and times are of both.
+    """
     s = completion.statistics
     return {
-        "text": completion.text,
+        "text": answer,
+        "thinking": thinking,
         "token_ids": completion.token_ids,
         "prompt_tokens": s.prompt_tokens,
         "completion_tokens": len(completion.token_ids),
@@ -90,8 +99,8 @@ class Notices:
         self._model = model
         self._before = [model.threads_notice] if model.threads_notice else []  # said when the model was loaded
 
-    def after(self, completion: Completion) -> list[str]:
-        """The sentences behind an answer."""
+    def after(self, completion: Completion, answer: str) -> list[str]:
+        """The sentences behind an answer. answer: the completion's text without what the model thought."""
         from specrun.speculation.controllers.auto import Auto
 
         lasting = [notice for notice in (self._model.weights_notice, self._model.threads_notice) if notice]
@@ -103,6 +112,9 @@ class Notices:
         if completion.is_unfinished:  # the text will not parse
             reason = completion.finish_reason
             new.insert(0, f"the text is cut off ({reason}): it is only the beginning of what the grammar asks for")
+        why = {"length": "--max-tokens ended the text", "context": "the context was full"}.get(completion.finish_reason)
+        if why and completion.text and not answer:
+            new.insert(0, f"{why} while the model was thinking; allow more, or ask it not to think (--think off)")
         return new
 
 
@@ -183,41 +195,66 @@ def _acceptance(s: Statistics) -> list[float]:
 class AnswerWriter:
     """Writes an answer to one prompt after the other on stdout, and what is to be said about them on stderr.
 
-    request: how answers are written; its prompt is ignored. raw: no chat template. system: the system message, if any.
-    stats: statistics follow an answer.
+    request: how answers are written; its prompt is ignored. raw: no chat template, and nothing in a text is thinking.
+    system: the system message, if any. think: as `--think` has it. stats: statistics follow an answer.
     """
 
-    def __init__(self, model: Model, request: Request, raw: bool, system: str | None, stats: bool) -> None:
+    def __init__(
+        self, model: Model, request: Request, raw: bool, system: str | None, think: Thinking, stats: bool
+    ) -> None:
         self._model, self._request, self._raw, self._system, self._stats = model, request, raw, system, stats
+        self._shows_thinking = think == "show"
+        self._session = None if raw or model.llama_model.chat_template is None else model.session(request)
+        if self._session:
+            self._session.system, self._session.thinks = system, think != "off"
         self._notices = Notices(model)
 
     def write_text(self, prompt: str) -> int:
-        """Write the answer piece by piece. Returns the exit code."""
+        """Write the answer piece by piece, and what the model thinks on stderr. Returns the exit code."""
         completion = self._completion(prompt)
-
-        def end_line() -> None:
-            if completion.text and not completion.text.endswith("\n"):
-                output.write("\n")
-
-        with undone(end_line):
-            _run(completion, output.write)
-        if not completion.text.endswith("\n"):
-            output.write("\n")
-        return self._end(completion)
+        shown = PlainAnswer(output.stdout, output.stderr, self._shows_thinking)
+        with undone(shown.end_line), InterruptFlag() as interrupted:
+            deltas = filter(shown.shows, self._written(completion, interrupted))
+            with _activity(completion):
+                first = list(islice(deltas, 1))
+            for delta in chain(first, deltas):
+                shown.add(delta)
+        shown.end_line()
+        answer, _ = self._parts(completion)
+        return self._end(completion, answer)
 
     def write_object(self, prompt: str, **entries: Any) -> int:
         """Write the answer as one JSON object that begins with `entries`. Returns the exit code."""
         completion = self._completion(prompt)
-        _run(completion)
-        output.write_json(entries | as_json(completion))
-        return self._end(completion)
+        with InterruptFlag() as interrupted, _activity(completion):
+            for _ in self._written(completion, interrupted):
+                pass
+        answer, thinking = self._parts(completion)
+        output.write_json(entries | as_json(completion, answer, thinking))
+        return self._end(completion, answer)
 
     def _completion(self, prompt: str) -> Completion:
+        if self._session:
+            self._session.clear()
+            return self._session.prepare(prompt)[0]
         tokens = self._model.prompt_tokens(prompt, self._raw, self._system)
         return self._model.complete(replace(self._request, prompt=tokens))
 
-    def _end(self, completion: Completion) -> int:
-        lines = self._notices.after(completion)
+    def _written(self, completion: Completion, interrupted: Callable[[], bool]) -> Iterator[Delta]:
+        """Write the answer. Ctrl-C ends it after the pass that is running."""
+        if self._session:
+            return self._session.read(completion, interrupted)
+        return (Delta(content=piece) for piece in completion.stream(interrupted))
+
+    def _parts(self, completion: Completion) -> tuple[str, str]:
+        """The answer, and what the model thought before it."""
+        if self._session is None:
+            return completion.text, ""
+        self._session.keep(completion)
+        return self._session.messages[-1]["content"], self._session.thinking
+
+    def _end(self, completion: Completion, answer: str) -> int:
+        lines = self._notices.after(completion, answer)
         if self._stats:
             lines.append(as_text(completion, self._model))
         for line in lines:
@@ -225,17 +262,7 @@ class AnswerWriter:
         return INTERRUPTED_EXIT_CODE if completion.finish_reason == "interrupted" else 0
 
 
-def _run(completion: Completion, show: Callable[[str], None] | None = None) -> None:
-    """Write the answer, and give each piece to `show`. Ctrl-C ends the answer after the pass that is running.
-
-    A line on a terminal says how far the answer is: until the first piece is shown, or all the time without `show`.
-    """
+def _activity(completion: Completion) -> AbstractContextManager[None]:
+    """A line on a terminal that says how far the answer is."""
     started = time.perf_counter()
-    with InterruptFlag() as interrupted:
-        pieces = completion.stream(interrupted)
-        with output.activity(lambda: status(completion, started)):
-            first = next(pieces, "") if show else "".join(pieces)
-        if show:
-            show(first)
-            for piece in pieces:
-                show(piece)
+    return output.activity(lambda: status(completion, started))

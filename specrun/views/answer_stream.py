@@ -1,4 +1,4 @@
-"""Showing an answer while it is written: as Markdown on a terminal, or piece by piece."""
+"""Showing an answer while it is written, as Markdown on a terminal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from specrun.display_text import visible
 from specrun.engine.completion import Completion
+from specrun.reading.deltas import Delta
 from specrun.views.answer_report import status
 from specrun.views.markdown_text import MarkdownText
 
@@ -25,36 +27,33 @@ _MOST_RENDERED = 8000  # characters of an unfinished block; only the end of a lo
 _BELOW = 2  # lines of the screen that are kept for the status
 
 
-AnswerView = Callable[[Iterable[str], Completion], None]  # shows the pieces of an answer as they come
+# Shows what is added to an answer as it comes. The last argument: whether what the model thinks is shown.
+AnswerView = Callable[[Iterable[Delta], Completion, bool], None]
 
 
-def show_plain(console: Console, pieces: Iterable[str], completion: Completion) -> None:
-    """Write pieces as they are, and an empty line behind the answer. A terminal gets them escaped (`visible`)."""
-
-    def write(text: str) -> None:
-        console.file.write(visible(text) if console.is_terminal else text)
-        console.file.flush()
-
-    for piece in pieces:
-        write(piece)
-    write("\n" if completion.text.endswith("\n") else "\n\n")
-
-
-def show_live(console: Console, markdown: bool, pieces: Iterable[str], completion: Completion) -> None:
+def show_live(
+    console: Console, markdown: bool, deltas: Iterable[Delta], completion: Completion, shows_thinking: bool
+) -> None:
     """Print finished parts of an answer on a terminal, and draw below them the unfinished part and how fast it goes.
 
-    markdown: whether the answer is Markdown. Else every line is shown as it is.
+    markdown: whether the answer is Markdown. Else every line is shown as it is. shows_thinking: whether what the model
+    thinks is drawn while it does. A line that says how long it took stays.
     """
-    answer = _Answer(console, markdown, completion)
+    answer = _Answer(console, markdown, completion, shows_thinking)
     try:
         with _drawn_often(answer, console) as drawing:
-            for piece in pieces:
-                answer.pending += visible(piece)
+            for delta in deltas:
+                answer.think(visible(delta.reasoning))
+                if delta.content:
+                    with drawing:
+                        answer.end_thinking()
+                    answer.pending += visible(delta.content)
                 # A print takes milliseconds, in which the model could write.
                 if time.perf_counter() > answer.printed_at + 1 / _FRAMES_PER_SECOND:
                     with drawing:
                         answer.print_finished()
     finally:
+        answer.end_thinking()
         answer.print_pending(len(answer.pending))
         console.print()
 
@@ -88,15 +87,33 @@ def _drawn_often(answer: _Answer, console: Console) -> Iterator[Lock]:
 class _Answer:
     """The part of an answer that is not finished yet, with a line about the whole."""
 
-    def __init__(self, console: Console, markdown: bool, completion: Completion) -> None:
+    def __init__(self, console: Console, markdown: bool, completion: Completion, shows_thinking: bool) -> None:
         self.pending = ""
         self.printed_at = 0.0  # a moment of time.perf_counter(); 0 before the first print
         self._console = console
         self._markdown = markdown
         self._completion = completion
+        self._shows_thinking = shows_thinking
+        self._thinking: _Thinking | None = None
         self._started = time.perf_counter()
         self._lines: list[list[Segment]] = []
         self._next_drawing = 0.0
+
+    def think(self, text: str) -> None:
+        """Take in more of what the model thinks before its answer."""
+        if text:
+            self._thinking = self._thinking or _Thinking(self._completion.statistics.completion_tokens)
+            self._thinking.text += text
+
+    def end_thinking(self) -> None:
+        """Print a line in place of what the model thought, if it did."""
+        if self._thinking:
+            thought, self._thinking = self._thinking, None
+            self._next_drawing = 0.0
+            seconds = time.perf_counter() - thought.started
+            n_tokens = self._completion.statistics.completion_tokens - thought.n_before
+            took = f"{seconds:.{0 if seconds >= 10 else 1}f} s"
+            self._console.print(Text(f"thought for {took}, {n_tokens} tokens\n", "dim"))
 
     def print_finished(self) -> None:
         """Print what is finished, if anything is."""
@@ -126,19 +143,34 @@ class _Answer:
         for line in self._lines:
             yield from line
             yield Segment.line()
-        yield Text(status(self._completion, self._started), style="dim", no_wrap=True, overflow="ellipsis")
+        doing = "thinking, " if self._thinking else ""
+        about = f"{doing}{status(self._completion, self._started)}"
+        yield Text(about, style="dim", no_wrap=True, overflow="ellipsis")
 
     def _drawn(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
-        """The last lines of the unfinished part, as many as fit above the status."""
-        pending = self.pending
+        """The last lines of the unfinished part, or of what the model thinks, as many as fit above the status."""
+        thinking, pending = self._thinking, self.pending
+        if thinking:
+            pending = thinking.text if self._shows_thinking else ""
         text = pending[-_MOST_RENDERED:]
         if not text.strip():
             return []
-        if self._markdown and text == pending:
+        if thinking:
+            lines = console.render_lines(Text(text, "dim"), options, pad=False)
+        elif self._markdown and text == pending:
             lines = _rendered(console, options, text)
         else:
             lines = console.render_lines(Text(text), options, pad=False)
         return lines[-max(options.size.height - _BELOW, 1) :]
+
+
+@dataclass
+class _Thinking:
+    """What the model thinks now. n_before: tokens that it had written before. started: as `time.perf_counter()`."""
+
+    n_before: int
+    text: str = ""
+    started: float = field(default_factory=time.perf_counter)
 
 
 def finished_blocks(text: str) -> int:

@@ -19,11 +19,13 @@ from specrun.chat.loop import ChatLoop, Surroundings
 from specrun.engine.completion import Completion
 from specrun.engine.request import Request
 from specrun.interrupts import Ending
+from specrun.reading.deltas import Delta
 from specrun.sampling import SamplingParameters
 
 
-def terminal_that_goes(pieces: Iterable[str], completion: Completion) -> None:
-    for _ in pieces:
+def terminal_that_goes(deltas: Iterable[Delta], completion: Completion, shows_thinking: bool) -> None:
+    del shows_thinking
+    for _ in deltas:
         assert completion.token_ids
         raise OSError(errno.EIO, "Input/output error")
 

@@ -60,7 +60,7 @@ def read_text(session: Session, completion: Completion) -> str:
 
 def rendered(session: Session) -> str:
     """The conversation before the last answer, as the model's template writes it."""
-    return session._template.render(session.messages[:-1])
+    return session._format.prompt(session.messages[:-1])
 
 
 @pytest.mark.parametrize("plan", [OFF.plan(), CHAIN.plan(depth=4), SPECEXEC.plan(8, 4)], ids=str)

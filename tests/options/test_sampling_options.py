@@ -90,7 +90,7 @@ def test_every_option_arrives_from_python(everything: SamplingParameters) -> Non
 def test_every_option_can_be_set_in_a_chat(everything: SamplingParameters) -> None:
     session: Any = SimpleNamespace(request=Request([], SamplingParameters()))
     model: Any = SimpleNamespace(plans=None)
-    settings = ChatSettings(model, session)
+    settings = ChatSettings(model, session, "show")
     for name in FIELDS:
         assert option_name(name)[2:] in SETTINGS
         settings.change(option_name(name)[2:], GIVEN[name][0])

@@ -10,9 +10,9 @@ from typing import Any
 import anthropic
 import pytest
 
+from specrun.reading.deltas import CallDelta, Delta
 from specrun.serving import bodies
 from specrun.serving.anthropic_messages import content_json
-from specrun.serving.reading.deltas import CallDelta, Delta
 from specrun.speculation.method import OFF
 from tests.models import CHAT_TEMPLATE, scripted_llama
 from tests.serving.running import NAME, Access, Server, running

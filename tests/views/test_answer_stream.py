@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from threading import Event
 
@@ -14,8 +15,9 @@ from rich.live import Live
 
 import specrun
 from specrun.engine.completion import Completion
+from specrun.reading.deltas import Delta
 from specrun.views import answer_stream
-from specrun.views.answer_stream import finished_blocks, show_live, show_plain
+from specrun.views.answer_stream import finished_blocks, show_live
 from specrun.views.output import LiteralConsole
 from tests.waiting import wait_until
 
@@ -48,7 +50,8 @@ def shown(completion: Completion, text: str, size: int, markdown: bool = True) -
     """What a terminal is sent, and the screen that is left of it."""
     file = io.StringIO()
     console = LiteralConsole(file=file, force_terminal=True, width=60, height=20, color_system="standard")
-    show_live(console, markdown, (text[i : i + size] for i in range(0, len(text), size)), completion)
+    pieces = (Delta(content=text[i : i + size]) for i in range(0, len(text), size))
+    show_live(console, markdown, pieces, completion, shows_thinking=True)
     return file.getvalue(), "\n".join(lines_of(file.getvalue(), 60, 60)).rstrip("\n")
 
 
@@ -123,15 +126,48 @@ def test_a_long_paragraph_is_visible_while_it_is_written(completion: Completion,
         assert seen() == words[n_written - len(seen()) : n_written]
         assert len(seen()) > (height - 3) * width // len("w999  ")
 
-    def pieces() -> Iterator[str]:
+    def pieces() -> Iterator[Delta]:
         for i, word in enumerate(words, start=1):
-            yield f"{word} "
+            yield Delta(content=f"{word} ")
             if i in (301, len(words)):
                 check_the_last(i)
 
-    show_live(console, markdown, pieces(), completion)
+    show_live(console, markdown, pieces(), completion, shows_thinking=True)
     # Other texts are broken by the terminal, so that a line stays one when it is copied.
     assert "".join(lines_of(file.getvalue(), width, height)).replace(" ", "") == "".join(words)
+
+
+@pytest.mark.parametrize("shows_thinking", [True, False])
+def test_thinking_is_drawn_and_folds_to_a_line(completion: Completion, shows_thinking: bool) -> None:
+    file = io.StringIO()
+    console = LiteralConsole(file=file, force_terminal=True, width=80, height=24)
+
+    def seen() -> str:
+        return "\n".join(lines_of(file.getvalue(), 80, 24))
+
+    def deltas() -> Iterator[Delta]:
+        yield Delta(reasoning="It may <b>be</b> ")
+        yield Delta(reasoning="so\nor not")
+        wait_until(lambda: "thinking, " in seen(), "the line below")
+        if shows_thinking:
+            wait_until(lambda: "It may <b>be</b> so\nor not\nthinking, " in seen(), "the thinking")
+        yield Delta(content="Yes.")
+        wait_until(lambda: "Yes." in seen(), "the answer")
+        assert "or not" not in seen()
+
+    show_live(console, True, deltas(), completion, shows_thinking)
+    folded, empty, answer, *rest = seen().splitlines()
+    assert re.fullmatch(r"thought for \d+\.\d s, \d+ tokens", folded)
+    assert (empty, answer) == ("", "Yes.")
+    assert not "".join(rest)
+    assert ("may" in file.getvalue()) == shows_thinking
+
+
+def test_thinking_that_is_interrupted_folds_too(completion: Completion) -> None:
+    file = io.StringIO()
+    console = LiteralConsole(file=file, force_terminal=True, width=80, height=24)
+    show_live(console, True, [Delta(reasoning="hm")], completion, shows_thinking=True)
+    assert "".join(lines_of(file.getvalue(), 80, 24)).startswith("thought for ")
 
 
 @given(st.text(alphabet="ab1 \n*`~#-+>|<[]().&_", max_size=200), st.integers(1, 9))
@@ -165,12 +201,6 @@ def test_blocks_are_finished_where_nothing_can_change_them(text: str, finished: 
     assert text[: finished_blocks(text)] == finished
 
 
-def test_plain_answers_are_the_text_and_nothing_else(completion: Completion) -> None:
-    file = io.StringIO()
-    show_plain(LiteralConsole(file=file, force_terminal=True), ["a", "b"], completion)
-    assert file.getvalue() in ("ab\n", "ab\n\n")
-
-
 HOSTILE = "one\x1b[2J\x1b]0;title\a two\r\u202eeno\x9b1A"
 SHOWN = "one\\u001b[2J\\u001b]0;title\\u0007 two\\u000d\\u202eeno\\u009b1A"
 
@@ -181,10 +211,3 @@ def test_an_answer_cannot_command_the_terminal(completion: Completion, size: int
     sent, screen = shown(completion, HOSTILE, size, markdown)
     assert screen.replace("\n", "") == SHOWN
     assert not [command for command in ("\x1b[2J\x1b]", "\x1b]", "\a", "\u202e", "\x9b") if command in sent]
-
-
-@pytest.mark.parametrize(("is_terminal", "written"), [(True, SHOWN), (False, HOSTILE)])
-def test_plain_answers_are_escaped_on_a_terminal_only(completion: Completion, is_terminal: bool, written: str) -> None:
-    file = io.StringIO()
-    show_plain(LiteralConsole(file=file, force_terminal=is_terminal), HOSTILE, completion)
-    assert file.getvalue().strip() == written

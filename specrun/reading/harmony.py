@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from specrun.serving.reading.calls import CallReader
-from specrun.serving.reading.deltas import Delta, content, reasoning
+from specrun.reading.calls import CallReader
+from specrun.reading.deltas import Delta, content, reasoning
 
 CHANNEL, MESSAGE, START, END, CONSTRAIN = "<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>"
 _MARKERS = (CHANNEL, START, END, "<|call|>", "<|return|>")

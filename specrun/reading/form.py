@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from specrun.serving.reading import harmony, hermes
-from specrun.serving.reading.calls import PYTHON_TAG
-from specrun.serving.reading.deltas import THINKING, THINKING_END
+from specrun.reading import harmony, hermes
+from specrun.reading.calls import PYTHON_TAG
+from specrun.reading.deltas import THINKING, THINKING_END, Reader, ThinkingReader
 
 # How calls of tools are written: as the files of these names say, and "coder" as XML in Hermes' markers.
 CallStyle = Literal["hermes", "coder", "llama3", "harmony"]
@@ -30,6 +30,35 @@ class AnswerForm:
     calls: CallStyle | None = None
     thinks: bool = False
     takes_text: bool = False
+
+    def reader(self, prompt: str, answer: Reader | None = None) -> Reader:
+        """What reads an answer to `prompt`. answer: reads what is not reasoning, where it may be more than a text."""
+        if self.calls == "harmony":
+            return harmony.HarmonyReader()
+        answer = answer or Reader()
+        return ThinkingReader(answer, self.is_thinking(prompt)) if self.thinks else answer
+
+    def is_thinking(self, prompt: str) -> bool:
+        """Whether the prompt ends where the model thinks."""
+        return self.thinks and prompt.rstrip().endswith(THINKING)
+
+    @property
+    def without_thinking(self) -> dict[str, Any]:
+        """The variables by which a template lets the model answer at once; each family of models has its own.
+
+        gpt-oss always thinks; it can only be asked to think little.
+        """
+        effort = "low" if self.calls == "harmony" else "none"
+        return {"enable_thinking": False, "thinking": False, "thinking_budget": 0, "reasoning_effort": effort}
+
+    def end_of_thinking(self, prompt: str) -> str:
+        """`prompt`, with its reasoning ended where it ends within: some templates begin it whatever they are told."""
+        return f"{prompt.rstrip()}\n\n{THINKING_END}\n\n" if self.is_thinking(prompt) else prompt
+
+    @property
+    def reasoning_key(self) -> Literal["thinking", "reasoning_content"]:
+        """What the template calls the reasoning of a message."""
+        return "thinking" if self.calls == "harmony" else "reasoning_content"
 
     def markers(self, has_tools: bool) -> tuple[str, ...]:
         """What answers are read by; models have control tokens for some of them. has_tools: whether calls are read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.serving.reading.form import AnswerForm, answer_form
+from specrun.reading.form import AnswerForm, answer_form
 from tests.serving.templates import GPT_OSS, LLAMA31, OPEN_THINKING, QWEN3
 
 

@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Container, Generator, Iterator
 
-from specrun.serving.reading.deltas import CallDelta, Delta, Reader
+from specrun.reading.deltas import CallDelta, Delta, Reader
 
 _NAMES = ("name", "function")
 _ARGUMENTS = ("arguments", "parameters")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from specrun.serving.reading.deltas import Delta, Reader
+from specrun.reading.deltas import Delta, Reader
 
 
 @dataclass

@@ -7,8 +7,8 @@ import re
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, NoReturn
 
-from specrun.serving.reading.calls import CallReader
-from specrun.serving.reading.deltas import Delta, content
+from specrun.reading.calls import CallReader
+from specrun.reading.deltas import Delta, content
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _TAG = "<function="

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-
-from specrun.engine.completion import undecided
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,13 @@ def reasoning(text: str) -> list[Delta]:
     return [Delta(reasoning=text)] if text else []
 
 
+def undecided(text: str, markers: Sequence[str]) -> int:
+    """Length of the longest tail of `text` that is the beginning, but not all, of a text in `markers`."""
+    longest = max(map(len, markers), default=0)
+    lengths = range(min(longest - 1, len(text)), 0, -1)
+    return next((n for n in lengths if any(marker.startswith(text[-n:]) for marker in markers)), 0)
+
+
 class Reader:
     """Reads an answer, which is all of the text; other readers find more in it.
 
@@ -65,6 +70,11 @@ class Reader:
         """What is added once it is known that nothing follows."""
         self._has_ended = True
         return self.push("")
+
+    def parts(self, text: str) -> tuple[str, str]:
+        """The answer and the reasoning in `text`, which is all that there is to read."""
+        deltas = self.push(text) + self.finish()
+        return "".join(delta.content for delta in deltas), "".join(delta.reasoning for delta in deltas)
 
     # The steps of which readers consist. Blanks are any white space.
 

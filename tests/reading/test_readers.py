@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from specrun.serving.reading.calls import Llama3Reader
-from specrun.serving.reading.deltas import Reader, ThinkingReader
-from specrun.serving.reading.harmony import HarmonyReader
-from specrun.serving.reading.hermes import HermesReader
-from tests.serving.reading.told import Told, told, told_however_cut
+from specrun.reading.calls import Llama3Reader
+from specrun.reading.deltas import Reader, ThinkingReader
+from specrun.reading.harmony import HarmonyReader
+from specrun.reading.hermes import HermesReader
+from tests.reading.told import Told, told, told_however_cut
 
 TOOLS: dict[str, Any] = {
     "weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},

@@ -1,0 +1,46 @@
+"""How a model is talked with: its chat template makes prompts of messages, and shows how answers are to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specrun.engine.prompt_tokens import chat_template
+from specrun.llama import LlamaModel, named_template
+from specrun.llama.chat_template import Message
+from specrun.llama.named_template import NamedTemplate
+from specrun.reading.form import answer_form
+
+
+class ChatFormat:
+    """The format of a model. Raises ModelFileError for a broken chat template.
+
+    A model without a template gets ChatML, as in llama-server.
+    form: how the model marks the parts of its answers.
+    """
+
+    def __init__(self, model: LlamaModel) -> None:
+        self._model = model
+        self._template = chat_template(model) or NamedTemplate(named_template.CHATML)
+        self.form = answer_form(self._template.source)
+
+    def prompt(
+        self,
+        messages: Sequence[Message],
+        thinks: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The text of a conversation, up to where the answer begins. Raises ModelFileError if the template refuses it.
+
+        thinks: whether the model may think before it answers. tools, variables: for the template.
+        """
+        if thinks:
+            return self._template.render(messages, tools=tools, variables=variables)
+        variables = {**self.form.without_thinking, **(variables or {})}
+        return self.form.end_of_thinking(self._template.render(messages, tools=tools, variables=variables))
+
+    def shown(self, has_tools: bool = False) -> frozenset[int]:
+        """The control tokens that mark parts of an answer. has_tools: whether calls of tools are read."""
+        found = [self._model.tokenize(name, add_special=False) for name in self.form.markers(has_tools)]
+        return frozenset(ids[0] for ids in found if len(ids) == 1 and not self._model.token_bytes(ids[0]))
