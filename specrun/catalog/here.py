@@ -1,6 +1,7 @@
 """All models on this machine that can be targets: in the hub's cache, and where other programs keep them.
 
-What `name` says is what `--target` takes: an alias, ORG/REPO/FILE.gguf, `ollama:NAME:TAG`, or a path.
+What `name` says is what `--target` takes: an alias, ORG/REPO:QUANT, where several files are called so
+ORG/REPO/FILE.gguf, `ollama:NAME:TAG`, or a path.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specrun.catalog import cache, ollama, others
 from specrun.catalog.architectures import does
 from specrun.catalog.entries import Entry, catalog
+from specrun.catalog.file_names import quantization
 from specrun.catalog.gguf_header import Metadata, read_beginning
 from specrun.catalog.names import HubName
 from specrun.errors import ModelFileError
@@ -45,7 +47,18 @@ def local_models() -> list[LocalModel]:
             real = os.path.realpath(model.path)
             if real not in found and _may_be_target(model):
                 found[real] = Path(real).stat().st_mtime, model
-    return [model for _, model in sorted(found.values(), key=lambda it: (-it[0], it[1].name))]
+    models = [model for _, model in sorted(found.values(), key=lambda it: (-it[0], it[1].name))]
+    shorter = [_by_quantization(model) for model in models]
+    return [
+        replace(model, name=name) if name and shorter.count(name) == 1 else model
+        for model, name in zip(models, shorter, strict=True)
+    ]
+
+
+def _by_quantization(model: LocalModel) -> str | None:
+    """ORG/REPO:QUANT for a file of the hub that the catalog does not have."""
+    named = quantization(model.file) if model.file and not model.entry else None
+    return f"{model.repo}:{named}" if named else None
 
 
 def find(model: HubName) -> Path | None:

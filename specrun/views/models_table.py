@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from specrun.catalog.companions import COMPANIONS, runs
@@ -19,9 +20,19 @@ _OPTIONAL = ("kind", "draft")
 _FITS = {"vram": "in VRAM", "partly": "partly", "ram": "in RAM", "streamed": "streamed", "no": "no"}
 
 
-def models_table(rows: Sequence[dict[str, Any]]) -> FittingTable:
-    """The rows of `specrun models list --json`, neighbours of one family under one line."""
-    table = output.table(*_HEADS, right=_RIGHT, optional=_OPTIONAL)
+def models_table(rows: Sequence[dict[str, Any]]) -> Group:
+    """The rows of `specrun models list --json`, neighbours of one family under one line.
+
+    Names of models that are not in the catalog are long, so these have a table of their own.
+    """
+    others, known = [row for row in rows if not row["family"]], [row for row in rows if row["family"]]
+    parts: list[RenderableType] = [_table(others, (*_OPTIONAL, "tok/s"))] if others else []
+    parts += [Text()] if others and known else []
+    return Group(*parts, *([_table(known, _OPTIONAL)] if known else []))
+
+
+def _table(rows: Sequence[dict[str, Any]], optional: Sequence[str]) -> FittingTable:
+    table = output.table(*_HEADS, right=_RIGHT, optional=optional)
     for _, group in itertools.groupby(rows, key=lambda row: row["family"]):
         members = list(group)
         table.add_heading(_heading(members))
@@ -34,7 +45,7 @@ def _heading(members: Sequence[dict[str, Any]]) -> Text:
     """What a family is, its licence, and what drafts for it besides the text itself."""
     row = members[0]
     if not row["family"]:
-        return Text("on this machine, not in the catalog", style="bold")
+        return Text("not in the catalog", style="bold")
     text = Text.assemble((one_line(row["family"]), "bold"))
     if row["licence"]:
         text.append(f" ({one_line(row['licence'])})")

@@ -45,14 +45,10 @@ def test_every_program_s_models_have_names_that_a_target_can_have(home: Path, lm
     entry = catalog()["llama-3b"]
     files = [edited(home.parent / f"{i}.gguf", script, {"general.name": str(i)}) for i in range(6)]
     paths = {
-        "org/hub-GGUF/hub-Q8_0.gguf": in_hub_layout(
-            home.parent / "huggingface/hub", "org/hub-GGUF", "hub-Q8_0.gguf", files[0]
-        ),
-        "org/new-GGUF/new-Q8_0.gguf": in_hub_layout(home / "llama.cpp", "org/new-GGUF", "new-Q8_0.gguf", files[1]),
-        "org/old-GGUF/sub/old-Q8_0.gguf": in_llama_cpp(
-            home / "llama.cpp", "org/old-GGUF", "sub/old-Q8_0.gguf", files[2]
-        ),
-        "pub/lm-GGUF/lm-Q8_0.gguf": in_lm_studio(lm_studio, "pub/lm-GGUF/lm-Q8_0.gguf", files[3]),
+        "org/hub-GGUF:Q8_0": in_hub_layout(home.parent / "huggingface/hub", "org/hub-GGUF", "hub-Q8_0.gguf", files[0]),
+        "org/new-GGUF:Q8_0": in_hub_layout(home / "llama.cpp", "org/new-GGUF", "new-Q8_0.gguf", files[1]),
+        "org/old-GGUF:Q8_0": in_llama_cpp(home / "llama.cpp", "org/old-GGUF", "sub/old-Q8_0.gguf", files[2]),
+        "pub/lm-GGUF:Q8_0": in_lm_studio(lm_studio, "pub/lm-GGUF/lm-Q8_0.gguf", files[3]),
         "llama-3b": in_lm_studio(lm_studio, f"{entry.repo}/{entry.file}", files[4]),
         "ollama:qwen2.5:7b": in_ollama(
             Path(os.environ["OLLAMA_MODELS"]), "registry.ollama.ai/library/qwen2.5/7b", files[5]
@@ -63,8 +59,8 @@ def test_every_program_s_models_have_names_that_a_target_can_have(home: Path, lm
     assert {model.name: model.path for model in found} == paths
     assert {name: locate(name).path for name in paths} == paths
     assert {model.name: model.program for model in found if model.entry} == {"llama-3b": "LM Studio"}
-    assert locate("org/old-GGUF:Q8_0").path == paths["org/old-GGUF/sub/old-Q8_0.gguf"]
-    assert locate("pub/lm-GGUF").path == paths["pub/lm-GGUF/lm-Q8_0.gguf"]
+    assert locate("org/old-GGUF/sub/old-Q8_0.gguf").path == paths["org/old-GGUF:Q8_0"]
+    assert locate("pub/lm-GGUF").path == paths["pub/lm-GGUF:Q8_0"]
     assert not locate("pub/lm-GGUF:Q4_K_M").path
 
 
@@ -120,6 +116,12 @@ def test_a_file_that_two_programs_have_is_named_once_and_what_came_last_comes_fi
     (lm_studio / "org/linked/old.gguf").symlink_to(old)
     os.utime(new, (2e9, 2e9))
     assert names() == ["org/new/new.gguf", "org/old/old.gguf"]
+
+
+def test_two_files_of_one_quantization_have_their_own_names(lm_studio: Path, script: Path, random_model: Path) -> None:
+    in_lm_studio(lm_studio, "org/a/first-Q8_0.gguf", script)
+    in_lm_studio(lm_studio, "org/a/second-Q8_0.gguf", random_model)
+    assert sorted(names()) == ["org/a/first-Q8_0.gguf", "org/a/second-Q8_0.gguf"]
 
 
 def test_a_catalog_s_model_that_another_program_has_is_not_missing(lm_studio: Path, script: Path) -> None:

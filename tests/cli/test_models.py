@@ -91,7 +91,7 @@ def test_list_here_shows_what_other_programs_fetched(here: SpecrunHere, served: 
     assert [model["alias"] for model in json.loads(here("models", "list", "--here", "--fits", "--json").stdout)] == [
         "qwen-0.5b"
     ]
-    assert "org/other-GGUF/other-Q8_0.gguf" in here("models", "list", "--here").stdout
+    assert "org/other-GGUF:Q8_0" in here("models", "list", "--here").stdout
 
 
 def test_what_another_program_keeps_is_listed_and_never_deleted(
@@ -114,10 +114,10 @@ def test_what_another_program_keeps_is_listed_and_never_deleted(
 def test_names_that_look_like_commands_are_shown_as_they_are(
     here: SpecrunHere, specrun: Specrun, script: Path, tmp_path: Path
 ) -> None:
-    file = cache.folder("org/odd-GGUF") / "snapshots" / ("0" * 40) / "a[/]\x1b[2J\u202e:smile:-Q8_0.gguf"
+    file = cache.folder("org/odd-GGUF") / "snapshots" / ("0" * 40) / "a[/]\x1b[2J\u202e:smile:.gguf"
     file.parent.mkdir(parents=True)
     file.symlink_to(script)
-    shown = "a[/]\\u001b[2J\\u202e:smile:-Q8_0.gguf"
+    shown = "a[/]\\u001b[2J\\u202e:smile:.gguf"
     assert shown in here("models", "list", "--here").stdout
     chat = specrun.on_terminal("chat")  # lists the models to choose from
     chat.expect_exact("Which model?")
@@ -217,7 +217,7 @@ def test_pairs_say_why_not(here: SpecrunHere, served: Hub, stand_ins: dict[str, 
     served.add("org/odd-GGUF", {"odd-Q8_0.gguf": edited_token(stand_ins["llama-1b"][0], tmp_path).read_bytes()})
     here("pull", "qwen-14b", "org/odd-GGUF", "--yes")
     pairs = json.loads(here("models", "pairs", "qwen-14b", "--json").stdout)
-    odd = next(pair for pair in pairs if pair["draft"] == "org/odd-GGUF/odd-Q8_0.gguf")
+    odd = next(pair for pair in pairs if pair["draft"] == "org/odd-GGUF:Q8_0")
     assert not odd["fits"]
     assert "token 7 is" in odd["difference"]
     assert "token 7 is" in here("models", "pairs", "qwen-14b").stdout
