@@ -26,7 +26,7 @@ def offered(here: SpecrunHere, *words: str) -> list[str]:
 
 def test_models_of_this_machine_come_first(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
     own = "qwen-org/own-GGUF:Q8_0"
-    in_lm_studio(tmp_path / "home" / ".lmstudio" / "models", own, script)
+    in_lm_studio(tmp_path / "home" / ".lmstudio" / "models", "qwen-org/own-GGUF/own-Q8_0.gguf", script)
     for words in (["chat", "qwen-"], ["run", "qwen-"], ["generate", "--target", "qwen-"], ["bench", "-m", "qwen-"]):
         assert offered(here, *words)[0] == own
         assert "qwen-14b" in offered(here, *words)
