@@ -188,7 +188,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                 else:
                     self._note("no token tree was drafted for the last answer")
             case "/think":
-                self._notes.print(Text(self._session.thinking or "nothing was thought", style="dim"))
+                self._note(self._session.thinking or "nothing was thought")
             case "/save":
                 conversation_file.save_messages(_path(argument), self._session.messages, self._target)
                 self._note(f"saved to {argument}")

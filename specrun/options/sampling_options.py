@@ -53,7 +53,7 @@ System = Annotated[str | None, spelled(
 Thinking = Literal["show", "hide", "off"]
 Think = Annotated[Thinking, spelled(
     "--think", metavar="show|hide|off",
-    help="Show what the model thinks before it answers, hide it, or ask the model not to think (off)."
+    help="Show its thinking, hide it, or switch it off. The model is asked then not to think, which gpt-oss cannot."
 )]
 # fmt: on
 
