@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from specrun import errors
+from specrun.catalog.entries import catalog, recommended
 from specrun.cli.app import app
 from specrun.options.brought_along import OPTIONS, option_of
 
@@ -130,3 +131,15 @@ def test_every_example_is_a_command_with_its_options(line: str) -> None:
             break
         is_option = word.startswith("-") and not re.fullmatch(r"-\d*", word)
         assert not is_option or word.partition("=")[0] in names, f"{word} in {line}"
+
+
+def test_the_recommended_model_is_that_of_models_toml() -> None:
+    best = recommended(catalog())
+    assert best
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = set(
+        re.findall(r"(?:--target|specrun chat|specrun\.load\(\"|specrun pull) ?\"?([a-z0-9.]+-[0-9.]+b)\b", readme)
+    )
+    assert named == {best.alias}
+    (tried,) = set(re.findall(r"--draft (\S+)", readme))
+    assert tried.lower() == catalog()[best.drafts[0]].file.lower()

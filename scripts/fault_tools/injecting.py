@@ -137,6 +137,8 @@ class Place:
             "HF_ENDPOINT": "http://127.0.0.1:9",
             "HF_HUB_DISABLE_XET": "1",
             "NO_PROXY": "127.0.0.1,localhost",
+            "HOME": str(self.root / "home"),  # in which no program has models
+            "OLLAMA_MODELS": str(self.root / "home"),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
             "TERM": "xterm-256color",
         }
