@@ -61,7 +61,8 @@ class History:
             if not self.path.exists():
                 return [], ""
             header, values = token_files.read(self.path, _MAGIC, _KIND, self._fingerprint)
-            return self._split(np.array(values), header.get("texts")), ""
+            values = np.array(values)  # Windows neither renames nor replaces a file that is mapped
+            return self._split(values, header.get("texts")), ""
         except DamagedTokensError as error:
             return [], f"{error}; it is {set_aside(self.path)}"
         except DraftSourceError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from specrun.engine.source_files import token_files
 from specrun.engine.source_files.token_files import DamagedTokensError
 from specrun.errors import DraftSourceError
@@ -39,6 +41,7 @@ def _with_rows_of(path: Path, table: TokenRecycling, fingerprint: str) -> TokenR
 def load(path: Path, fingerprint: str, n_vocab: int) -> TokenRecycling:
     """The table that `save` wrote. Raises the errors of `token_files.read`."""
     header, values = token_files.read(path, _MAGIC, _KIND, fingerprint)
+    values = np.array(values)  # Windows neither renames nor replaces a file that is mapped
     n = len(values) // (1 + N_SUCCESSORS)
     if header.get("n_vocab") != n_vocab or header.get("rows") != n or len(values) != n * (1 + N_SUCCESSORS):
         raise DamagedTokensError(f"{path} was made for another vocabulary than this target's; make it again")
