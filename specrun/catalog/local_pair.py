@@ -13,7 +13,7 @@ from specrun.catalog.heads import own_head
 from specrun.catalog.hub.look_up import RemoteModel
 from specrun.catalog.layer_states import recurrent_layers
 from specrun.catalog.names import HubName
-from specrun.errors import NoHubError, PairError
+from specrun.errors import HubError, PairError
 
 
 @dataclass
@@ -79,10 +79,10 @@ def local_pair(
 
 
 def _on_hub(choice: resolve.Choice, fetcher: Fetcher) -> list[RemoteModel]:
-    """What is missing, on the hub; nothing if that is only a draft that nobody named, and there is no connection."""
+    """What is missing, on the hub; nothing if that is only a draft that nobody named, and the hub does not give it."""
     try:
         return fetcher.look_up(choice.missing)
-    except NoHubError:
+    except HubError:
         if choice.target.path is None or not choice.recommended:
             raise
         return []
