@@ -42,6 +42,13 @@ def size_text(n_bytes: float) -> str:
     return f"{n_bytes:.0f} bytes"
 
 
+def duration_text(seconds: float) -> str:
+    """A length of time with about two digits, in one unit: `8 s`, `45 s`, `3 min`, `1.7 h`."""
+    if seconds < 120:
+        return f"{seconds if seconds < 20 else 5 * round(seconds / 5):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+
+
 def visible(text: str) -> str:
     """`text` with control characters and bidirectional overrides as escapes; tabs and line breaks stay."""
     return _UNSAFE.sub(_escape, text.replace("\r\n", "\n") if "\r" in text else text)

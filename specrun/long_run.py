@@ -6,9 +6,14 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from specrun.display_text import duration_text
 from specrun.interrupts import never
+
+_FAR_OFF = 1.5  # times as much as was shown last: then the end was wrong, and a later one is shown
+_ENOUGH = 0.05  # share of the work from which on the time of the rest is known well enough
+_WORTH_SAYING = 20.0  # seconds; what is over sooner needs no announcement
 
 
 def unseen(_text: str) -> None:
@@ -21,8 +26,24 @@ def unwatched() -> AbstractContextManager[Callable[[str], None]]:
 
 
 def left_text(seconds: float) -> str:
-    """The text to append to an activity that takes about this many seconds more."""
-    return f" · about {seconds:.0f} s left" if seconds > 1 else " · nearly done"
+    """The text to append to an activity that takes about this many seconds more; below 0 it takes longer than that."""
+    if seconds < -_WORTH_SAYING:
+        return f" · {duration_text(-seconds)} longer than expected"
+    return f" · about {duration_text(seconds)} left" if seconds > 1 else " · nearly done"
+
+
+@dataclass
+class _Shown:
+    """What the user has seen of the end. left: seconds; infinite before any were shown."""
+
+    left: float = math.inf
+    is_told: bool = False
+
+    def steadied(self, left: float) -> float:
+        """The seconds to show: never more than before, unless the end was far off; then the new one is shown."""
+        is_steady = left < _FAR_OFF * self.left + _WORTH_SAYING
+        self.left = min(left, max(self.left, 0.0)) if is_steady else left
+        return self.left
 
 
 @dataclass(frozen=True)
@@ -34,6 +55,8 @@ class Run:
     interrupted: whether the user has asked for the end, with Ctrl-C.
     expected_end: about when the whole run is over; None if that is unknown.
     deadline: when the stage at hand should end.
+    what: the work that `done` counts, in words. begun: when it began. share: how much of it is done, from 0 to 1. span:
+    the part of the work that `done` counts the share of.
     """
 
     display: Callable[[str], None] = unseen
@@ -41,12 +64,19 @@ class Run:
     interrupted: Callable[[], bool] = never
     expected_end: float | None = None
     deadline: float = math.inf
+    what: str = ""
+    begun: float = 0.0
+    share: float = 0.0
+    span: tuple[float, float] = (0.0, 1.0)
+    shown: _Shown = field(default_factory=_Shown)
 
     def show(self, text: str) -> None:
         """Show what is being done now, and how long the rest takes. Raises KeyboardInterrupt once interrupted."""
         self._check()
+        if self.share:
+            text += f" · {self.share:.0%}"
         if self.expected_end is not None:
-            text += left_text(self.expected_end - time.perf_counter())
+            text += left_text(self.shown.steadied(self.expected_end - time.perf_counter()))
         self.display(text)
 
     def is_over(self) -> bool:
@@ -57,6 +87,30 @@ class Run:
     def expected_to_take(self, seconds: float) -> Run:
         """The same run, about to be over in `seconds`."""
         return replace(self, expected_end=time.perf_counter() + seconds)
+
+    def work(self, what: str) -> Run:
+        """The same run, whose work, of which `done` counts the share, begins now. what: says it to the user."""
+        return replace(self, what=what, begun=time.perf_counter(), expected_end=None, share=0.0, shown=_Shown())
+
+    def part(self, i: int, n: int) -> Run:
+        """The same run for one of `n` equal parts of its work, counted from 0: `done` counts the share of that part."""
+        begin, end = self.span
+        width = (end - begin) / n
+        return replace(self, span=(begin + i * width, begin + (i + 1) * width))
+
+    def done(self, share: float) -> Run:
+        """The same run with this share of its work done, from 0 to 1, by which the end is expected.
+
+        The work and how long it takes are also told in a sentence that stays, as soon as enough of it is done.
+        """
+        share = self.span[0] + (self.span[1] - self.span[0]) * share
+        if share < _ENOUGH:
+            return replace(self, share=share)
+        seconds = (time.perf_counter() - self.begun) * (1 - share) / share
+        if not self.shown.is_told and seconds > _WORTH_SAYING:
+            self.note(f"{self.what}: about {duration_text(seconds)}")
+        self.shown.is_told = True
+        return replace(self.expected_to_take(seconds), share=share)
 
     def stage(self, seconds: float) -> Run:
         """A stage of this run that should end in `seconds`."""

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from specrun.display_text import one_line, size_text, visible, without_secrets
+from specrun.display_text import duration_text, one_line, size_text, visible, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,12 @@ from specrun.display_text import one_line, size_text, visible, without_secrets
 )
 def test_sizes(n_bytes: int, text: str) -> None:
     assert size_text(n_bytes) == text
+
+
+def test_lengths_of_time() -> None:
+    assert list(map(duration_text, (0.4, 8, 43, 100, 200, 5000, 9000))) == [
+        "0 s", "8 s", "45 s", "100 s", "3 min", "83 min", "2.5 h"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import psutil
@@ -29,7 +28,6 @@ class Bench:
         self._settings = settings
         self._run = run
         self._plans = RowPlans(model, settings, run.note)
-        self._started = time.perf_counter()
         self._n_expected = self._n_written = 0  # texts
 
     def run(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
@@ -52,7 +50,7 @@ class Bench:
         rows, by_kind = list[Row](), self._fitting(prompts)
         self._expect(by_kind, len(grid) + (AUTO_ROW in self._settings.methods), 1, sweeps=True)
         for kind, texts in by_kind.items():
-            self._write(texts[:1], FixedPlan(OFF.plan()))
+            self._write(texts[:1], FixedPlan(OFF.plan()), f"{kind}: warming up")
             rows += self._measure(kind, texts, grid, {})
         return rows
 
@@ -60,15 +58,14 @@ class Bench:
         """Begin to count texts. n_rows: rows of each kind. n_tried: texts of each kind that are written before them."""
         measured = sum(len(texts if sweeps else texts[1:] or texts) for texts in by_kind.values())
         self._n_expected = n_tried * len(by_kind) + n_rows * self._settings.repetitions * measured
-        self._started, self._n_written = time.perf_counter(), 0
+        self._n_written = 0
 
     def _show(self, text: str) -> None:
         """Show what is being done, and about how long the rest takes by the texts that are written already."""
-        run = self._run
-        if self._n_written:
-            seconds = (time.perf_counter() - self._started) / self._n_written
-            run = run.expected_to_take(seconds * (self._n_expected - self._n_written))
-        run.show(text)
+        if self._n_written == 1:  # the first text, which also warms up, says little about the others
+            n, n_tokens = self._n_expected, self._settings.max_tokens
+            self._run = self._run.work(f"{n} answers of {n_tokens} tokens, plainly and with each plan in turn")
+        self._run.done(max(self._n_written - 1, 0) / (self._n_expected - 1)).show(text)
 
     def _fitting(self, prompts: Sequence[BenchPrompt]) -> dict[str, list[list[int]]]:
         """Token ids of the prompts whose answers fit the context, by kind. Raises PromptError if there are none."""
@@ -79,14 +76,13 @@ class Bench:
 
     def _select(self, kind: str, text: list[int]) -> tuple[dict[str, Plan], dict[str, float]]:
         """The best plans and their rates on `text`, in tokens per second, both by row."""
-        self._write([text], FixedPlan(OFF.plan()))
+        self._write([text], FixedPlan(OFF.plan()), f"{kind}: warming up")
         plans, predicted = dict[str, Plan](), dict[str, float]()
         for method, options in self._plans.candidates().items():
             rates = {}
             for plan in options:
-                self._show(f"{kind}: choosing, {plan}")
                 # Only the rate behind the prompt counts, so the caches keep a long prompt.
-                rates[plan] = rate(self._write([text], FixedPlan(plan), keep_caches=True))
+                rates[plan] = rate(self._write([text], FixedPlan(plan), f"{kind}: choosing, {plan}", keep_caches=True))
             plans[method] = max(rates, key=lambda plan: rates[plan])
             predicted[method] = rates[plans[method]]
         return plans, predicted
@@ -103,8 +99,8 @@ class Bench:
         memory: dict[str, int] = {}
         for repetition in range(settings.repetitions):
             for name, chooser in choosers.items():
-                self._show(f"{kind}: {name}, {repetition + 1} of {settings.repetitions}")
-                samples[name].append(self._write(texts, chooser))
+                label = f"{kind}: {name}, {repetition + 1} of {settings.repetitions}"
+                samples[name].append(self._write(texts, chooser, label))
                 memory[name] = psutil.Process().memory_info().rss
         rows = []
         for name, chooser in choosers.items():
@@ -113,9 +109,13 @@ class Bench:
             rows.append(summarise(name, str(chooser), kind, *measured, chooser.plan()))
         return rows
 
-    def _write(self, texts: Sequence[list[int]], plans: PlanChooser, keep_caches: bool = False) -> list[Statistics]:
+    def _write(
+        self, texts: Sequence[list[int]], plans: PlanChooser, label: str, keep_caches: bool = False
+    ) -> list[Statistics]:
+        """Write behind each of `texts`. label: shown meanwhile."""
         runs: list[Statistics] = []
         for text in texts:
+            self._show(label)
             # All rows write the same text, which draft sources would otherwise remember from the rows before.
             self._model.forget(keep_caches)
             request = Request(text, self._settings.sampling, self._settings.max_tokens, ignore_eos=True)

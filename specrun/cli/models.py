@@ -258,8 +258,8 @@ def check(
             raise UsageError(f"{name} is not an alias of the catalog; `specrun models list` shows them")
     results = []
     with output.progress() as show:
-        for alias in names or catalog:
-            show(f"{alias} ...")
+        for i, alias in enumerate(aliases := list(names or catalog), start=1):
+            show(f"{alias}, {i} of {len(aliases)}")
             results.append(checking.check(catalog[alias]))
     if json:
         output.write_json([result.as_json() for result in results])

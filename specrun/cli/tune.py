@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specrun.display_text import duration_text
 from specrun.errors import INTERRUPTED_EXIT_CODE, ProfileError, SpecrunError, UsageError
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded, flag, option
@@ -131,7 +132,7 @@ def _tune(
     from specrun.long_run import Run
     from specrun.profiles import profile_files
     from specrun.tuning import unfinished
-    from specrun.tuning.tune_pair import OtherProcessNeededError, fastest_of, tune_drafts
+    from specrun.tuning.tune_pair import OtherProcessNeededError, expected_seconds, fastest_of, tune_drafts
     from specrun.views.placement_view import picture
 
     effort: EffortName = "quick" if what.quick else "thorough" if what.thorough else "default"
@@ -143,8 +144,16 @@ def _tune(
     try:
         with output.progress() as display, InterruptFlag() as interrupted:
             run = Run(display, output.note, interrupted)
+            length = duration_text(len(drafts) * expected_seconds(effort))
+            output.note(
+                f"measuring {_pairs(drafts)}, about {length} after loading: llama.cpp's settings, passes of every "
+                "size, accepted tokens, and the best plans on other texts"
+            )
             tuned = tune_drafts(drafts, effort, temperatures, own, what.raw, run)
             if trims and (trimmed := _trimmed(tuned)):
+                output.note(
+                    f"{trimmed[0]} may be faster: measuring it too, for up to {duration_text(expected_seconds(effort))}"
+                )
                 tuned += tune_drafts([trimmed], effort, temperatures, own, what.raw, run, tuned[0])
     except KeyboardInterrupt:
         output.note("interrupted; what was measured is kept for an hour: the same command goes on from there")
@@ -163,6 +172,14 @@ def _tune(
     _show(profile_files.load(path), what)
     output.note(f"saved as {path}")
     return 0
+
+
+def _pairs(drafts: Sequence[tuple[str | None, RunOptions]]) -> str:
+    """The target and its drafts, in words."""
+    target, names = drafts[0][1].target.name, [name or (o.draft.name if o.draft else None) for name, o in drafts]
+    if len(names) > 1:
+        return f"{target} with each of {len(names)} drafts"
+    return f"{target} with {names[0]}" if names[0] else f"{target} without a draft"
 
 
 def _trimmed(tuned: Sequence[TunedDraft]) -> tuple[str, RunOptions] | None:

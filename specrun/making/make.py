@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -100,13 +99,20 @@ def make_draft(
     try:
         with _workplace(folder) as (written, best_written):
             outcomes = _sized(file, types, shares, run)
+            to_try = sum(outcome.n_bytes for outcome in outcomes if not outcome.reason)
+            n = sum(not outcome.reason for outcome in outcomes)
+            what = f"{n} drafts of {file.path.name} are made, each compared with it"
+            run.note(f"{what}; first it writes texts, for about a minute")
             _check_disk(folder, sum(sorted(o.n_bytes + _HEADER_BYTES for o in outcomes if not o.reason)[-2:]))
             reference = read_target(target, run)
-            outcomes, best = _tried(file, outcomes, reference, written, best_written, run)
+            # Drafts are written and measured, which both take about as long as their bytes; the usual one is measured.
+            run = run.work(what)
+            n_bytes = 2 * to_try + (file_bytes(usual) if usual else 0)
+            outcomes, best = _tried(file, outcomes, reference, written, best_written, n_bytes, run)
             rival: Quality | None = None
             if usual:
                 with suppress(PairError, LlamaError, ModelFileError):  # it cannot draft for the target
-                    rival = measure(usual, reference, run.labelled(usual.name))
+                    rival = measure(usual, reference, run.done(2 * to_try / n_bytes).labelled(usual.name))
             path = output.absolute() if output else folder / best.candidate.file_name
             best_written.replace(path)
             made.register(target, made.MadeDraft(path, best.candidate.name))
@@ -175,21 +181,27 @@ def _size(file: GgufFile, candidate: Candidate, run: Run) -> Outcome:
 
 
 def _tried(
-    file: GgufFile, planned: Sequence[Outcome], reference: Reference, written: Path, best_written: Path, run: Run
+    file: GgufFile,
+    planned: Sequence[Outcome],
+    reference: Reference,
+    written: Path,
+    best_written: Path,
+    n_bytes: int,
+    run: Run,
 ) -> tuple[list[Outcome], Outcome]:
-    """Write and measure all candidates that are not skipped. The best is left at `best_written`."""
+    """Write and measure all candidates that are not skipped. The best is left at `best_written`.
+
+    n_bytes: to write and to measure in the whole run.
+    """
     outcomes: list[Outcome] = []
     best: Outcome | None = None
-    started, done, fastest_so_far = time.perf_counter(), 0, 0.0
-    to_try = sum(outcome.n_bytes for outcome in planned if not outcome.reason)
+    done, fastest_so_far = 0, 0.0
     for i, outcome in enumerate(planned, 1):
         if not outcome.reason:
             label = f"{i} of {len(planned)}, {outcome.candidate.name}"
-            # Writing and measuring a candidate both take about as long as its bytes.
-            seconds = (time.perf_counter() - started) * (to_try - done) / done if done else None
-            shown = run if seconds is None else run.expected_to_take(seconds)
-            done += outcome.n_bytes
-            outcome = _try(file, outcome, reference, written, shown.labelled(label))
+            shown = run.done(done / n_bytes).labelled(label)
+            done += 2 * outcome.n_bytes
+            outcome = _try(file, outcome, reference, written, shown)
             if outcome.quality and outcome.quality.speedup > fastest_so_far:
                 best, fastest_so_far = outcome, outcome.quality.speedup
                 written.replace(best_written)

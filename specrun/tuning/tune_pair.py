@@ -49,6 +49,11 @@ class OtherProcessNeededError(Exception):
         self.variables = {offload_threshold.VARIABLE: str(offload_min_batch)}
 
 
+def expected_seconds(effort: EffortName) -> float:
+    """About how long measuring a pair takes."""
+    return (1 + _SETTINGS_SHARE) * EFFORTS[effort].seconds
+
+
 def tune_pair(
     options: RunOptions,
     identity: Mapping[str, Any],
@@ -70,7 +75,7 @@ def tune_pair(
     effort, started = EFFORTS[effort_name], time.perf_counter()
     key = f"{effort_name} {list(temperatures)} {[text.prompt for text in own] if own else ''} {raw}"
     unfinished = UnfinishedRun(machine.fingerprint(identity), key)
-    run = run.expected_to_take((1 + _SETTINGS_SHARE) * effort.seconds)
+    run = run.expected_to_take(expected_seconds(effort_name))
     run.show("looking at this machine")
     here = Machine.read(options.target, devices.devices(options.settings.rpc), devices.system_info())
     options = replace(options, plans=(OFF.plan(), SPECEXEC.plan(min(effort.largest, MAX_BUDGET), 16)))
@@ -264,9 +269,9 @@ def tune_drafts(
     of the same target before. The other parameters, and what is raised, are those of `tune_pair`.
     """
     tuned: list[TunedDraft] = []
-    for given, options in drafts:
+    for i, (given, options) in enumerate(drafts, start=1):
         name = given or (options.draft.name if options.draft else "none")
-        shown = run.labelled(name) if first or len(drafts) > 1 else run
+        shown = run.labelled(f"{i} of {len(drafts)}, {name}") if len(drafts) > 1 else run
         known = (first.profile, first.placement) if first else None
         identity = identity_of(options)
         profile, placement, written = tune_pair(options, identity, effort, temperatures, own, raw, shown, known)

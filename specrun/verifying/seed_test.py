@@ -67,7 +67,7 @@ def seed_test(
     expected = expected_beginnings(model, prompt, sampling, n_seeds)
     counts, passes = Counter[Beginning](), list[Pass]()
     for n_done in range(n_seeds):
-        run.show(f"{name}, seed {n_done + 1} of {n_seeds}")
+        run.done(n_done / n_seeds).show(f"{name}, seed {n_done + 1} of {n_seeds}")
         tokens: list[int] = []
         request = Request(prompt, replace(sampling, seed=sampling.seed + n_done), _N_WRITTEN)
         for done in write_alone(Generation(model.engine, request, plans)):

@@ -64,36 +64,41 @@ class Verifier:
         """Compare all prompts at all temperatures. Raises PromptError if none fits the context, KeyboardInterrupt."""
         settings = self.settings
         pairs = fitting(prompts, self.model, settings.max_tokens, settings.raw, self.run.note)
-        for i, (prompt, tokens) in enumerate(pairs, start=1):
+        n = len(pairs) * len(settings.temperatures)
+        run = self.run.work(f"{n} texts, each written plainly and with speculation and compared")
+        for i, (prompt, tokens) in enumerate(pairs):
             self.model.engine.reset()  # once: all texts, and what compares them, begin with the prompt as read now
-            for temperature in settings.temperatures:
+            for j, temperature in enumerate(settings.temperatures):
                 sampling = replace(settings.sampling, temperature=temperature)
-                stage = self.run.labelled(f"{prompt.kind}, prompt {i} of {len(pairs)}, T={temperature:g}")
-                yield from self._compared(prompt, tokens, sampling, stage)
+                stage = run.part(i, len(pairs)).part(j, len(settings.temperatures))
+                label = f"{prompt.kind}, prompt {i + 1} of {len(pairs)}, T={temperature:g}"
+                yield from self._compared(prompt, tokens, sampling, stage.labelled(label))
 
     def _compared(
         self, prompt: BenchPrompt, tokens: list[int], sampling: SamplingParameters, stage: Run
     ) -> Iterator[Finding]:
         plain: _Text | None = None
-        for name, plans, method in self._ways(sampling.temperature):
+        ways = list(self._ways(sampling.temperature))
+        for i, (name, plans, method) in enumerate(ways, start=1):
+            part = stage.part(i, 1 + len(ways))  # plain decoding is the first
             about = Finding(prompt.kind, prompt.text, sampling.temperature, sampling.seed, name)
             about = replace(about, is_lossy=not method.lossless)
             if method.samples and sampling.temperature > 0:
                 n_seeds = self.settings.n_seeds
-                test, passes = seed_test(self.model, tokens, sampling, n_seeds, plans, name, stage)
+                test, passes = seed_test(self.model, tokens, sampling, n_seeds, plans, name, part)
                 n_drafted = sum(len(done.tree) > 1 for done in passes)
                 n_tokens = sum(len(done.tokens) for done in passes)
                 yield replace(about, n_tokens=n_tokens, n_passes=len(passes), n_drafted=n_drafted, test=test)
                 continue
             if plain is None:
-                stage.show("writing plainly")
+                stage.done(0).show("writing plainly")
                 plain = self._write(tokens, sampling, FixedPlan(OFF.plan()))
-            stage.show(f"writing with {name}")
+            part.done(0).show(f"writing with {name}")
             text = self._write(tokens, sampling, plans)
             about = replace(about, n_tokens=len(text.tokens), n_passes=len(text.sizes), n_drafted=text.n_drafted)
             at = _first_difference(plain.tokens, text.tokens)
             if at is not None:
-                stage.show("measuring how much batching explains")
+                part.done(0.5).show("measuring how much batching explains")
                 about = replace(about, divergence=self._divergence(tokens, sampling, plain, text, at))
             yield about
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import specrun
@@ -27,7 +29,11 @@ def test_the_texts_that_are_expected_are_those_that_are_written(methods: tuple[s
         bench = Bench(model, settings, Run(shown.append))
         _ = bench.sweep(PROMPTS) if is_sweep else bench.run(PROMPTS)
     assert bench._n_written == bench._n_expected > 0
-    assert all(" left" in text or "nearly done" in text for text in shown)
+    assert "warming up" in shown[0]
+    shares = [int(share) for text in shown for share in re.findall(r"(\d+)%", text)]
+    assert shares == sorted(shares)
+    assert len(shares) == len(shown) - 2
+    assert " left" in shown[-1] or "nearly done" in shown[-1]
 
 
 @pytest.mark.slow

@@ -189,7 +189,7 @@ def _gathered(order: HeadOrder, file: GgufFile, shape: HeadShape, work: _Work, r
             is_enough = work.seconds >= order.gathering_seconds or kept.n_bytes >= bound
             if is_enough and len(kept.texts) >= _LEAST_TEXTS:
                 break
-            left = max(order.gathering_seconds - work.seconds, 0.0)
+            left = max(3600 * order.hours - work.seconds, 0.0)
             work.note_seconds(gatherer.gather(kept, run.expected_to_take(left)))
     return costs, by
 
