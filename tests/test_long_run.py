@@ -75,7 +75,7 @@ def test_what_is_over_soon_is_not_told(clock: list[float]) -> None:
     assert notes == []
 
 
-@given(st.lists(st.tuples(st.floats(0.1, 20), st.floats(0.01, 0.1)), min_size=1, max_size=10))
+@given(st.lists(st.tuples(st.floats(0.1, 20), st.floats(0.06, 0.1)), min_size=1, max_size=9))
 def test_the_time_left_grows_only_where_the_end_was_far_off(parts: list[tuple[float, float]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         seconds, share, before = 0.0, 0.0, math.inf

@@ -99,20 +99,17 @@ def make_draft(
     try:
         with _workplace(folder) as (written, best_written):
             outcomes = _sized(file, types, shares, run)
-            to_try = sum(outcome.n_bytes for outcome in outcomes if not outcome.reason)
             n = sum(not outcome.reason for outcome in outcomes)
             what = f"{n} drafts of {file.path.name} are made, each compared with it"
             run.note(f"{what}; first it writes texts, for about a minute")
             _check_disk(folder, sum(sorted(o.n_bytes + _HEADER_BYTES for o in outcomes if not o.reason)[-2:]))
             reference = read_target(target, run)
-            # Drafts are written and measured, which both take about as long as their bytes; the usual one is measured.
-            run = run.work(what)
-            n_bytes = 2 * to_try + (file_bytes(usual) if usual else 0)
-            outcomes, best = _tried(file, outcomes, reference, written, best_written, n_bytes, run)
+            run, n_parts = run.work(what), n + (usual is not None)
+            outcomes, best = _tried(file, outcomes, reference, written, best_written, n_parts, run)
             rival: Quality | None = None
             if usual:
                 with suppress(PairError, LlamaError, ModelFileError):  # it cannot draft for the target
-                    rival = measure(usual, reference, run.done(2 * to_try / n_bytes).labelled(usual.name))
+                    rival = measure(usual, reference, run.done(n / n_parts).labelled(usual.name))
             path = output.absolute() if output else folder / best.candidate.file_name
             best_written.replace(path)
             made.register(target, made.MadeDraft(path, best.candidate.name))
@@ -186,22 +183,21 @@ def _tried(
     reference: Reference,
     written: Path,
     best_written: Path,
-    n_bytes: int,
+    n_parts: int,
     run: Run,
 ) -> tuple[list[Outcome], Outcome]:
     """Write and measure all candidates that are not skipped. The best is left at `best_written`.
 
-    n_bytes: to write and to measure in the whole run.
+    n_parts: of the whole work, of which each of them is one.
     """
     outcomes: list[Outcome] = []
     best: Outcome | None = None
-    done, fastest_so_far = 0, 0.0
+    n_done, fastest_so_far = 0, 0.0
     for i, outcome in enumerate(planned, 1):
         if not outcome.reason:
             label = f"{i} of {len(planned)}, {outcome.candidate.name}"
-            shown = run.done(done / n_bytes).labelled(label)
-            done += 2 * outcome.n_bytes
-            outcome = _try(file, outcome, reference, written, shown)
+            outcome = _try(file, outcome, reference, written, run.done(n_done / n_parts).labelled(label))
+            n_done += 1
             if outcome.quality and outcome.quality.speedup > fastest_so_far:
                 best, fastest_so_far = outcome, outcome.quality.speedup
                 written.replace(best_written)

@@ -270,8 +270,9 @@ def tune_drafts(
     """
     tuned: list[TunedDraft] = []
     for i, (given, options) in enumerate(drafts, start=1):
-        name = given or (options.draft.name if options.draft else "none")
-        shown = run.labelled(f"{i} of {len(drafts)}, {name}") if len(drafts) > 1 else run
+        file = options.draft.name if options.draft else "none"
+        name = given or file
+        shown = run.labelled(f"{i} of {len(drafts)}, {file}") if len(drafts) > 1 else run
         known = (first.profile, first.placement) if first else None
         identity = identity_of(options)
         profile, placement, written = tune_pair(options, identity, effort, temperatures, own, raw, shown, known)
