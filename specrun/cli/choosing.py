@@ -18,6 +18,7 @@ from specrun.engine.local_fit import IN_MEMORY, LocalFits
 from specrun.errors import SpecrunError, UsageError
 from specrun.hardware.fit import Fit
 from specrun.views import output
+from specrun.views.models_table import PLACES, about_rate
 
 # For each of these sizes of a download, in bytes, a model is offered: of those that fit, the one that most people run,
 # which the catalog has first.
@@ -25,7 +26,6 @@ _DOWNLOADS = (3e9, 10e9, 40e9)
 _LEAST_RATE = 4.0  # tokens/s by plain decoding, which is about as fast as people read
 _CONNECTION = 100e6  # bits a second, for the time that a download takes
 _MOST_LOCAL = 9  # models on this machine that are shown
-_PLACES = {"vram": "in VRAM", "partly": "partly in VRAM", "ram": "in RAM", "streamed": "from disk"}
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,8 @@ def _menu(groups: dict[str, list[Offer]]) -> Table:
         for offer in offers:
             number += 1
             size = size_text(offer.n_bytes) if offer.n_bytes else ""
-            table.add_row(str(number), Text(one_line(offer.name)), size, *_speed(offer.fit), offer.about)
+            fits = (PLACES[offer.fit.fits], about_rate(offer.fit.tokens_per_second)) if offer.fit else ("", "")
+            table.add_row(str(number), Text(one_line(offer.name)), size, *fits, offer.about)
     return table
 
 
@@ -138,11 +139,3 @@ def _downloads(catalog: Iterable[Entry], fits: LocalFits, here: set[str]) -> Ite
         entry, found = missing[alias]
         minutes = 8 * (entry.expected_bytes or 0) / _CONNECTION / 60
         yield Offer(alias, entry.expected_bytes, f"{about}, {minutes:.0f} min", found)
-
-
-def _speed(found: Fit | None) -> tuple[str, str]:
-    """Where a model lies, and the tokens a second that are expected of it."""
-    if found is None or found.fits == "no":
-        return ("no" if found else ""), ""
-    rate = found.tokens_per_second
-    return _PLACES[found.fits], f"~{rate:.{0 if rate >= 10 else 1}f}"

@@ -14,12 +14,9 @@ from rich.text import Text
 from specrun.demo.comparison import N_DRAFTED, PROMPT, Comparison
 from specrun.demo.outlook import Outlook
 from specrun.display_text import rate_text, size_text
-from specrun.hardware.fit import Fits
 from specrun.views import output
+from specrun.views.models_table import PLACES
 
-_PLACES: dict[Fits, str] = {
-    "vram": "in VRAM", "partly": "partly in VRAM", "ram": "in RAM", "streamed": "partly on disk", "no": "nowhere",
-}  # fmt: skip
 _NAMES = ("plain", "specrun")
 _STYLES = ("yellow", "green")
 _LEAST_WIDTH = 76  # columns; narrower terminals get one text above the other
@@ -59,17 +56,17 @@ def show(comparison: Comparison, steps: Iterable[tuple[int, str]]) -> None:
 
 def say(text: str, style: str = "") -> None:
     """Write a sentence of the result: on a terminal broken at words, elsewhere in one line."""
-    output.stdout.print(text, style=style, soft_wrap=not output.stdout.is_terminal)
+    output.stdout.print(text, style=style)
 
 
 def show_outlook(outlook: Outlook) -> None:
     """Write what to expect of other models."""
     say(str(outlook))
-    table = output.table("model", "size", "its weights lie", "plain tokens/s", "with a draft", right=("size",))
+    table = output.table("model", "size", "fits", "plain tokens/s", "with a draft", right=("size",))
     for one in outlook.expected():
         rates = [f"about {rate_text(rate)}" if rate else "-" for rate in (one.plain, one.fast)]
-        table.add_row(one.name, size_text(one.n_bytes), _PLACES[one.fits], *rates)
-    output.stdout.print(table)
+        table.add_row(one.name, size_text(one.n_bytes), PLACES[one.fits], *rates)
+    output.print_table(table)
 
 
 def lines(comparison: Comparison) -> str:

@@ -11,13 +11,15 @@ from rich.text import Text
 
 from specrun.catalog.companions import COMPANIONS, runs
 from specrun.display_text import one_line, size_text
+from specrun.hardware.fit import Fits
 from specrun.views import output
 from specrun.views.fitting_table import FittingTable
 
 _HEADS = ("model", "size", "kind", "fits", "tok/s", "draft", "notes")
 _RIGHT = ("size", "tok/s")
-_OPTIONAL = ("kind", "draft")
-_FITS = {"vram": "in VRAM", "partly": "partly", "ram": "in RAM", "streamed": "streamed", "no": "no"}
+_OPTIONAL = ("kind", "draft", "tok/s")
+# Where a model's weights lie, in words of which the longest leave room for the others in 80 columns.
+PLACES: dict[Fits, str] = {"vram": "in VRAM", "partly": "partly", "ram": "in RAM", "streamed": "streamed", "no": "no"}
 
 
 def models_table(rows: Sequence[dict[str, Any]]) -> Group:
@@ -26,13 +28,12 @@ def models_table(rows: Sequence[dict[str, Any]]) -> Group:
     Names of models that are not in the catalog are long, so these have a table of their own.
     """
     others, known = [row for row in rows if not row["family"]], [row for row in rows if row["family"]]
-    parts: list[RenderableType] = [_table(others, (*_OPTIONAL, "tok/s"))] if others else []
-    parts += [Text()] if others and known else []
-    return Group(*parts, *([_table(known, _OPTIONAL)] if known else []))
+    parts: list[RenderableType] = [part for some in (others, known) if some for part in (Text(), _table(some))]
+    return Group(*parts[1:])
 
 
-def _table(rows: Sequence[dict[str, Any]], optional: Sequence[str]) -> FittingTable:
-    table = output.table(*_HEADS, right=_RIGHT, optional=optional)
+def _table(rows: Sequence[dict[str, Any]]) -> FittingTable:
+    table = output.table(*_HEADS, right=_RIGHT, optional=_OPTIONAL)
     for _, group in itertools.groupby(rows, key=lambda row: row["family"]):
         members = list(group)
         table.add_heading(_heading(members))
@@ -65,7 +66,7 @@ def _heading(members: Sequence[dict[str, Any]]) -> Text:
 def _cells(row: dict[str, Any], licence: str | None) -> tuple[str, ...]:
     name = one_line(row["name"])
     mark = "" if row["verified"] or row["here"] else " ?"
-    size, rate, drafts = row["bytes"] or row["estimated_bytes"], row["tokens_per_second"], row["drafts"]
+    size, drafts = row["bytes"] or row["estimated_bytes"], row["drafts"]
     notes = [f"here ({row['program']})" if row["program"] else "here"] if row["here"] else []
     notes += ["recommended"] if row["recommended"] else []
     notes += [row["licence"]] if row["licence"] and row["licence"] != licence else []
@@ -73,8 +74,15 @@ def _cells(row: dict[str, Any], licence: str | None) -> tuple[str, ...]:
         f"{name}{mark}",
         f"{'' if row['bytes'] else '~'}{size_text(size)}" if size else "",
         row["kind"] or "?",
-        _FITS.get(row["fits"], "?"),
-        "" if not rate else f"~{rate:.0f}" if rate >= 10 else f"~{rate:.1f}",
+        PLACES.get(row["fits"], "?"),
+        about_rate(row["tokens_per_second"]),
         f"{drafts[0]} +{len(drafts) - 1}" if len(drafts) > 1 else "".join(drafts),
         ", ".join(map(one_line, notes)),
     )
+
+
+def about_rate(tokens_per_second: float | None) -> str:
+    """A rate that is only estimated; empty where there is none."""
+    if not tokens_per_second:
+        return ""
+    return f"~{tokens_per_second:.{0 if tokens_per_second >= 10 else 1}f}"

@@ -77,3 +77,8 @@ def test_what_is_published_but_cannot_be_run_is_said_apart() -> None:
     assert f"b (mit): a family. Drafts: small siblings; {other}" in lines
     assert "d (mit): a family. Drafts: an assistant (best known), small siblings" in lines
     assert "c (mit): a family. Drafts: a DSpark head" in lines
+
+
+def test_a_long_name_takes_the_room_of_what_is_optional() -> None:
+    lines = drawn(row("a" * 46, "a", fits="streamed", recommended=True), row("b", "a")).splitlines()
+    assert lines[-1] == "left out in this width: kind, draft, tok/s"
