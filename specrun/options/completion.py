@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from specrun.errors import SpecrunError
@@ -10,7 +10,12 @@ from specrun.errors import SpecrunError
 
 def targets(incomplete: str) -> list[tuple[str, str]]:
     """Names of models that begin so, each with a word about it: those on this machine, then those of the catalog."""
-    return [(name, about) for name, about in _models() if name.startswith(incomplete)]
+    from specrun.catalog import embedded
+
+    local = dict.fromkeys(here(incomplete), "on this machine")
+    others = dict.fromkeys(fetchable(incomplete), "to download")
+    demo = {embedded.NAME: "the demo pair"} if embedded.NAME.startswith(incomplete) else {}
+    return list((local | others | demo | local).items())
 
 
 def drafts(incomplete: str) -> list[tuple[str, str]]:
@@ -22,14 +27,14 @@ def fetchable(incomplete: str) -> list[str]:
     """Names of the catalog that begin so."""
     from specrun.catalog.entries import catalog
 
-    return [name for name in catalog() if name.startswith(incomplete)]
+    return _beginning(incomplete, catalog)
 
 
 def here(incomplete: str) -> list[str]:
     """Names of models on this machine that begin so."""
     from specrun.catalog.here import local_models
 
-    return [model.name for model in local_models() if model.name.startswith(incomplete)]
+    return _beginning(incomplete, lambda: [model.name for model in local_models()])
 
 
 def methods(incomplete: str) -> list[tuple[str, str]]:
@@ -39,13 +44,8 @@ def methods(incomplete: str) -> list[tuple[str, str]]:
     return [(name, method.kind) for name, method in METHODS.items() if name.startswith(incomplete)]
 
 
-def _models() -> Iterator[tuple[str, str]]:
-    from specrun.catalog import embedded
-
-    local = {}
-    with suppress(SpecrunError, OSError):  # nobody could read a message while a shell completes
-        local = dict.fromkeys(here(""), "on this machine")
-    yield from local.items()
+def _beginning(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
+    """The names that begin so; none if they cannot be read: nobody could read a message while a shell completes."""
     with suppress(SpecrunError, OSError):
-        yield from ((name, "to download") for name in fetchable("") if name not in local)
-    yield embedded.NAME, "the demo pair"
+        return [name for name in names() if name.startswith(incomplete)]
+    return []

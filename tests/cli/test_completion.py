@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from specrun.catalog import embedded
 from specrun.options import brought_along
 from specrun.speculation.registry import METHODS
 from tests.conftest import SpecrunHere
@@ -16,10 +17,10 @@ from tests.other_programs import in_lm_studio
 from tests.waiting import TIMEOUT_S
 
 
-def offered(here: SpecrunHere, *words: str) -> list[str]:
+def offered(here: SpecrunHere, *words: str, **variables: str) -> list[str]:
     """What bash would offer for the last word."""
     line = " ".join(["specrun", *words])
-    result = here(_SPECRUN_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words)))
+    result = here(_SPECRUN_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words)), **variables)
     assert (result.code, result.stderr) == (0, ""), result
     return result.stdout.split()
 
@@ -54,6 +55,15 @@ def test_options_of_the_short_help_come_alone(here: SpecrunHere) -> None:
 def test_nothing_is_offered_where_the_shell_offers_files(here: SpecrunHere) -> None:
     for words in (["generate", "-f", "x"], ["chat", "./x"], ["generate", "-m", "/x"]):
         assert offered(here, *words) == []
+
+
+def test_a_broken_catalog_is_no_matter_of_completion(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    in_lm_studio(tmp_path / "home" / ".lmstudio" / "models", "org/own-GGUF/own-Q8_0.gguf", script)
+    (tmp_path / "models.toml").write_text("no TOML")
+    broken = {"SPECRUN_CONFIG_DIR": str(tmp_path)}
+    for words in (["chat", "q"], ["pull", "q"], ["models", "rm", "o"], ["models", "check", "q"]):
+        assert offered(here, *words, **broken) == []
+    assert offered(here, "chat", "e", **broken) == [embedded.NAME]
 
 
 def test_completing_loads_no_llama_cpp() -> None:
