@@ -21,13 +21,13 @@ import specrun
 from specrun.cli.app import app
 from specrun.cli.glossary import GLOSSARY
 from specrun.cli.help_page import (
-    argument_name,
     by_panel,
     by_panel_of_commands,
     examples,
     explanation,
     spelling,
     text_of,
+    usage,
 )
 
 HIDDEN = {"--install-completion", "--show-completion"}  # typer's own; docs/installing.md explains them
@@ -49,17 +49,6 @@ def options(command: Any) -> dict[str, list[Any]]:
     return by_panel(one for one in options if not HIDDEN & set(one.opts))
 
 
-def usage(name: str, command: Any) -> str:
-    """A line such as `specrun pull [OPTIONS] NAME...`."""
-    words = [name, "[OPTIONS]"] if options(command) else [name]
-    for one in command.params:
-        if one.param_type_name == "argument":
-            words.append(argument_name(one) if one.required else f"[{argument_name(one)}]")
-    if isinstance(command, TyperGroup):
-        words.append("COMMAND" if command.commands else "")
-    return " ".join(words)
-
-
 def markdown() -> str:
     """All commands as one page."""
     lines = [
@@ -69,7 +58,7 @@ def markdown() -> str:
         "",
     ]
     for name, command in commands():
-        lines += [f"## {name}", "", f"```text\n{usage(name, command)}\n```", "", "\n\n".join(text_of(command)), ""]
+        lines += [f"## {name}", "", f"```text\n{name} {usage(command)}\n```", "", "\n\n".join(text_of(command)), ""]
         if found := examples(command):
             lines += ["```sh", *found, "```", ""]
         for panel, rows in by_panel_of_commands(command).items():
@@ -96,7 +85,7 @@ def man() -> str:
     ]
     for name, command in commands():
         heading = "SYNOPSIS" if name == "specrun" else name.upper()
-        lines += [f".SH {_roff(heading)}", f".B {_roff(usage(name, command))}"]
+        lines += [f".SH {_roff(heading)}", f".B {_roff(f'{name} {usage(command)}')}"]
         lines += [".SH DESCRIPTION"] if name == "specrun" else [".PP"]
         for paragraph in text_of(command):
             lines += [_roff(paragraph), ".PP"]

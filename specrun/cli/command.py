@@ -53,13 +53,12 @@ class Group(_WithHelp, TyperGroup):
     """A command that has commands. Some of them are also known by the names that other tools have for them."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] == "help":
+            args = [*args[1:], "--help"]
         name, *rest = args
-        if name == "help":
-            args = [*rest, "--help"]
-        else:
-            args = [*COMMANDS.get(self.name or "", {}).get(name, (name,)), *rest]
-            if not ctx.resilient_parsing and not args[0].startswith("-"):
-                mistakes.check_command(args[0], self.commands)
+        args = [*COMMANDS.get(self.name or "", {}).get(name, (name,)), *rest]
+        if not ctx.resilient_parsing and not args[0].startswith("-"):
+            mistakes.check_command(args[0], self.commands)
         return super().resolve_command(ctx, args)
 
 

@@ -23,7 +23,7 @@ def write(command: Any, context: Any, page: Any, whole: bool, style: Callable[[s
     page: click's formatter. whole: everything, or only the options that most people use, a sentence for each. style:
     sets a name off where there are colours.
     """
-    command.format_usage(context, page)
+    page.write_usage(context.command_path, usage(command))
     for paragraph in text_of(command) if whole else text_of(command)[:1]:
         page.write(f"\n{_wrapped(paragraph, page.width, '  ')}\n")
     for heading, rows in _sections(command, whole).items():
@@ -96,6 +96,15 @@ def by_panel_of_commands(group: Any) -> dict[str, list[tuple[str, str]]]:
             panel = getattr(command, "rich_help_panel", None) or COMMANDS
             panels.setdefault(panel, []).append((name, first_sentence(text_of(command)[0])))
     return panels
+
+
+def usage(command: Any) -> str:
+    """What may follow the command's name, such as `[OPTIONS] NAME...`."""
+    words = ["[OPTIONS]"] if any(one.param_type_name == "option" for one in command.params) else []
+    for one in command.params:
+        if one.param_type_name == "argument":
+            words.append(argument_name(one) if one.required else f"[{argument_name(one)}]")
+    return " ".join([*words, *(["COMMAND"] if hasattr(command, "commands") else [])])
 
 
 def argument_name(argument: Any) -> str:

@@ -86,6 +86,8 @@ def test_every_command_that_people_bring_along_is_one(group: str) -> None:
 
 def test_help_and_version_are_commands_too(here: SpecrunHere) -> None:
     assert here("help").stdout == here("--help").stdout
-    assert here("help", "models", "rm").stdout == here("models", "rm", "--help").stdout
+    assert here("help", "models", "rm").stdout == here("help", "rm").stdout == here("models", "rm", "--help").stdout
+    assert here("help", "models", "rm").stdout.startswith("Usage: specrun models rm [OPTIONS] NAME...\n")
+    here("help", "chta").assert_fails(2, "did you mean chat?")
     assert here("version").stdout == here("--version").stdout
     assert here("ls", "--help").stdout.startswith("Usage: specrun models list ")
