@@ -25,14 +25,14 @@ import pyte
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 COLUMNS, LINES = 84, 30
-COMMAND = ["chat", "--target", "target.gguf", "--draft", "draft.gguf", "--temp", "0", "--speculate", "tree"]
+COMMAND = "chat target.gguf --draft draft.gguf --temp 0 --speculate tree --budget 10".split()
 MESSAGES = ("Give me three tips for a good night's sleep, as a list.", "/tree")
 PROMPT = "a message, or /help"
 KEY_SECONDS = 0.04
 FRAME_SECONDS = 0.05  # frames that follow each other faster are one
 MOST_WAIT = 1.2  # seconds that nothing may change on the screen
 LAST_SECONDS = 5.0  # for which the last screen stays before the session begins again
-TIMEOUT = 120
+TIMEOUT = 600
 
 CELL, ROW, PAD, FONT_SIZE = 8.4, 18.0, 14.0, 14
 FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
