@@ -107,7 +107,6 @@ def chat(
             loop.begin([], kept.system)
             note(f"the system message is {target}'s in Ollama; /system removes it")
         if on_terminal:
-            said.append(answer_report.plan_line(loop.model.plans.at(sampling.temp), sampling.temp))
             way = way_to_draft(target) if models.draft is None else None
             output.note(answer_report.chat_line(target, loop.model, sampling.temp, way))
         if last and (n := len(last.messages)):

@@ -76,7 +76,7 @@ def generate(
     if not form.raw:
         chat_template.prepare()
     with opened(models, speculation, machine, sampling.temp, is_fixed=True) as model:
-        output.hint(answer_report.plan_line(model.plans.at(sampling.temp), sampling.temp))
+        output.hint(f"plan: {answer_report.plan_words(model.plans.at(sampling.temp), sampling.temp)}")
         if model.llama_model.chat_template is None and not form.raw:
             output.note("the model has no chat template, so the prompt is continued as it is; see --chat-template")
         writer = answer_report.AnswerWriter(model, request, form.raw, form.system, form.think, form.stats)

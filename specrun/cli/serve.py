@@ -98,7 +98,7 @@ def serve(
         asked = models, speculation, machine, sampling.temp
         model = stack.enter_context(opened(*asked, is_chat=True, parallel=server.parallel))
         stack.callback(http.stop)  # before the model is closed, which its threads use
-        output.hint(report.plan_line(model.plans.at(sampling.temp), sampling.temp))
+        output.hint(f"plan: {report.plan_words(model.plans.at(sampling.temp), sampling.temp)}")
         name = server.alias or (Path(models.target).name if models.target else model.llama_model.name)
         service.begin(LoadedService(model, Prompts(model), name))
         with InterruptFlag() as interrupted:

@@ -118,21 +118,21 @@ class Notices:
         return new
 
 
-def plan_line(plans: PlanChooser, temperature: float) -> str:
-    """A line about the plan that is followed, where it comes from, and the rate that is expected of it."""
+def plan_words(plans: PlanChooser, temperature: float) -> str:
+    """The plan that is followed, where it comes from, and the rate that is expected of it."""
     from specrun.speculation.controllers.auto import Auto
     from specrun.speculation.controllers.chooser import FixedPlan
 
     if isinstance(plans, Auto):
         if not plans.guide.knows_plain:
-            return "plan: whatever is fastest, learned while writing; `specrun tune` measures it once for all texts"
+            return "whatever is fastest, learned while writing; `specrun tune` measures it once for all texts"
         rate, plain = plans.rates
         expected = f"; expected {rate_text(rate)} tokens/s, plain decoding {rate_text(plain)} tokens/s"
-        return f"plan: {plans}{'' if plans.is_off else expected}"
+        return f"{plans}{'' if plans.is_off else expected}"
     method = plans.plan().method if isinstance(plans, FixedPlan) else None
     if method and method.samples and method.lossless and temperature > 0:
-        return f"plan: {plans}; a seed's text differs from plain decoding's, but has the same distribution"
-    return f"plan: {plans}"
+        return f"{plans}; a seed's text differs from plain decoding's, but has the same distribution"
+    return str(plans)
 
 
 def chat_line(target: str | None, model: Model, temperature: float, way: str | None) -> str:
@@ -149,7 +149,8 @@ def chat_line(target: str | None, model: Model, temperature: float, way: str | N
     is_own = draft and (target is None or draft == model.llama_model.path)
     drafting = f"drafts by {own if is_own else draft.stem}" if draft else "drafts from the text itself"
     if not isinstance(plans, Auto):
-        return f"{name}: {'no speculation' if not plans.plan().drafts else f'{drafting}, {plans}'}"
+        fixed = f"{drafting}, {plan_words(plans, temperature)}"
+        return f"{name}: {fixed if plans.plan().drafts else 'no speculation'}"
     if draft is None and way:
         return f"{name}: no draft; {way}"
     if not plans.guide.knows_plain:

@@ -19,3 +19,6 @@ def test_the_line_at_the_start_of_a_chat_says_who_answers_and_who_drafts(script:
         assert chat_line(None, model, 0.0, None) == "the embedded pair: drafts by its draft, tree of 8 nodes, 7 deep"
     with specrun.load(None, threads=1, speculate="off") as model:
         assert chat_line(None, model, 0.0, None) == "the embedded pair: no speculation"
+    with specrun.load(None, threads=1, method="specinfer") as model:
+        assert "a seed's text differs from plain decoding's" in chat_line(None, model, 0.8, None)
+        assert "differs" not in chat_line(None, model, 0.0, None)
