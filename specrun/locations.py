@@ -29,17 +29,24 @@ _LOCK_SECONDS = 5.0  # to wait until another process is done with a folder
 
 def data_dir() -> Path:
     """`$SPECRUN_DATA_DIR`, or the user's data directory for specrun."""
-    return Path(os.environ.get("SPECRUN_DATA_DIR") or platformdirs.user_data_dir("specrun"))
+    return _folder("SPECRUN_DATA_DIR", platformdirs.user_data_dir)
 
 
 def config_dir() -> Path:
     """`$SPECRUN_CONFIG_DIR`, or the user's configuration directory for specrun."""
-    return Path(os.environ.get("SPECRUN_CONFIG_DIR") or platformdirs.user_config_dir("specrun"))
+    return _folder("SPECRUN_CONFIG_DIR", platformdirs.user_config_dir)
 
 
 def cache_dir() -> Path:
     """`$SPECRUN_CACHE_DIR`, or the user's cache directory for specrun. What lies there can be made again."""
-    return Path(os.environ.get("SPECRUN_CACHE_DIR") or platformdirs.user_cache_dir("specrun"))
+    return _folder("SPECRUN_CACHE_DIR", platformdirs.user_cache_dir)
+
+
+def _folder(variable: str, usual: Callable[[str], str]) -> Path:
+    try:
+        return Path(os.environ.get(variable) or usual("specrun"))
+    except RuntimeError as error:
+        raise SpecrunError(f"this user has no home; set HOME, or {variable} to a folder for specrun") from error
 
 
 def read_bytes(path: Path, error_type: type[SpecrunError], most: int | None = None) -> bytes:
@@ -61,6 +68,11 @@ def decode(data: bytes, source: str, error_type: type[SpecrunError]) -> str:
     except UnicodeDecodeError as error:
         where = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
         raise error_type(f"{source} is not UTF-8 ({where}); convert it first") from error
+
+
+def user_path(text: str) -> Path:
+    """The path, in which a `~` at the beginning is the user's home; as it is where the system knows no home."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - pathlib's raises where a container's user has no home
 
 
 def names_file(text: str) -> bool:

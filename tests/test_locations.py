@@ -8,9 +8,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import pytest
 
-from specrun.locations import parse_json, recall, remember, set_aside, whole_file
+from specrun.errors import SpecrunError
+from specrun.locations import data_dir, parse_json, recall, remember, set_aside, whole_file
 
 
 def write(path: Path, text: str) -> None:
@@ -124,3 +126,13 @@ def test_a_disk_that_refuses_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     remember(tmp_path / "file" / "fact.json", {"number": 3})
     assert recall(tmp_path / "file" / "fact.json", number) is None
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home(_: str) -> str:
+        raise RuntimeError  # as newer releases of platformdirs do
+
+    monkeypatch.delenv("SPECRUN_DATA_DIR", raising=False)
+    monkeypatch.setattr(platformdirs, "user_data_dir", no_home)
+    with pytest.raises(SpecrunError, match="set HOME, or SPECRUN_DATA_DIR"):
+        data_dir()

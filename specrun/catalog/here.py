@@ -19,6 +19,7 @@ from specrun.catalog.file_names import quantization
 from specrun.catalog.gguf_header import Metadata, read_beginning
 from specrun.catalog.names import HubName
 from specrun.errors import ModelFileError
+from specrun.locations import user_path
 
 _NO_TARGETS = ("clip", "eagle3", "dflash", "t5", "t5encoder")  # projectors, heads, and models that encode a text first
 
@@ -91,7 +92,7 @@ def _all() -> Iterator[LocalModel]:
 def _short(path: Path) -> str:
     """A path as people write it."""
     with suppress(ValueError):
-        return str(Path("~") / path.relative_to(Path.home()))
+        return str(Path("~") / path.relative_to(user_path("~")))
     return str(path)
 
 

@@ -24,6 +24,7 @@ from specrun.catalog import embedded, ollama
 from specrun.catalog.entries import Entry, catalog
 from specrun.catalog.file_names import is_safe_path, is_safe_repo, shards
 from specrun.errors import MissingModelError, UsageError
+from specrun.locations import user_path
 
 _PATH_STARTS = (".", "~")  # a name that starts like this is a path, even if there is no such file
 _ADDRESS = re.compile(r"(https?://)?(www\.)?(huggingface\.co|hf\.co)/|hf://", re.IGNORECASE)
@@ -61,7 +62,7 @@ def parse(name: str) -> Path | HubName:
         short = name.partition(":")[2].removeprefix("//")
         raise MissingModelError(f"Ollama has no model {short!r} on this machine; `ollama pull {short}` fetches it")
     if _is_path(name):
-        return Path(name).expanduser()
+        return user_path(name)
     if name.lower().endswith(".gguf"):
         org, repo, file = name.split("/", 2)
         if not is_safe_path(name):

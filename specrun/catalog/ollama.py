@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from specrun.locations import parse_json
+from specrun.locations import parse_json, user_path
 
 PREFIX = "ollama:"
 _LIBRARY = ("registry.ollama.ai", "library")
 _LATEST = "latest"  # the tag of a name without one
 _KIND = "application/vnd.ollama.image."
-# Where Ollama's service keeps its models: by its installer, and in packages of distributions.
-_OF_SERVICE = ("/usr/share/ollama/.ollama/models", "/var/lib/ollama", "/var/lib/ollama/models")
+# The user's folder, and where Ollama's service keeps its models: by its installer, and in packages of distributions.
+_FOLDERS = ("~/.ollama/models", "/usr/share/ollama/.ollama/models", "/var/lib/ollama", "/var/lib/ollama/models")
 _DIGEST = re.compile("sha256:[0-9a-f]{64}")
 _MOST_BYTES = 2**20  # of a manifest, a template or a message
 
@@ -54,7 +54,7 @@ def folders() -> list[Path]:
     """Where Ollama may keep models: `$OLLAMA_MODELS`, else the user's folder and those of a service."""
     if own := os.environ.get("OLLAMA_MODELS"):
         return [Path(own)]
-    return [Path.home() / ".ollama" / "models", *map(Path, _OF_SERVICE)]
+    return list(map(user_path, _FOLDERS))
 
 
 def models() -> list[OllamaModel]:

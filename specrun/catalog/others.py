@@ -18,7 +18,7 @@ import platformdirs
 
 from specrun.catalog.file_names import is_safe_path, is_safe_repo, models_among, shards, with_quantization
 from specrun.catalog.names import HubName
-from specrun.locations import parse_json
+from specrun.locations import parse_json, user_path
 
 LM_STUDIO, LLAMA_CPP = "LM Studio", "llama.cpp"
 _DEPTH = 4  # folders of LM Studio's that are searched; links may lead in circles
@@ -50,11 +50,6 @@ def find(name: HubName) -> KeptModel | None:
     return next((model for file in files for model in here if model.file == file), None)
 
 
-def llama_cpp_cache() -> Path:
-    """llama.cpp's cache: `$LLAMA_CACHE`, or its folder in the user's cache."""
-    return Path(os.environ.get("LLAMA_CACHE") or platformdirs.user_cache_dir("llama.cpp", False, opinion=False))
-
-
 def _of_lm_studio() -> Iterator[KeptModel]:
     for folder in _lm_studio_folders():
         for path in _files(folder):
@@ -65,9 +60,9 @@ def _of_lm_studio() -> Iterator[KeptModel]:
 
 
 def _lm_studio_folders() -> list[Path]:
-    homes = [Path.home() / ".lmstudio", Path.home() / ".cache" / "lm-studio"]
+    homes = [user_path("~/.lmstudio"), user_path("~/.cache/lm-studio")]
     with suppress(OSError, UnicodeDecodeError):
-        homes.insert(0, Path((Path.home() / ".lmstudio-home-pointer").read_text(encoding="utf-8").strip()))
+        homes.insert(0, Path(user_path("~/.lmstudio-home-pointer").read_text(encoding="utf-8").strip()))
     folders = []
     for home in homes:
         with suppress(OSError, ValueError, LookupError, TypeError):
@@ -85,7 +80,11 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _of_llama_cpp() -> Iterator[KeptModel]:
-    folder, named = llama_cpp_cache(), set[Path]()
+    try:
+        usual = os.environ.get("LLAMA_CACHE") or platformdirs.user_cache_dir("llama.cpp", False, opinion=False)
+    except RuntimeError:  # a user without a home
+        return
+    folder, named = Path(usual), set[Path]()
     for manifest in sorted(folder.glob("manifest=*=*=*.json")):
         org, repo = manifest.name.split("=")[1:3]
         with suppress(OSError, ValueError, LookupError, TypeError):

@@ -129,3 +129,21 @@ def test_a_catalog_s_model_that_another_program_has_is_not_missing(lm_studio: Pa
     entry = catalog()["llama-3b"]
     path = in_lm_studio(lm_studio, f"{entry.repo}/{entry.file}", script)
     assert locate("llama-3b").path == path
+
+
+def test_a_user_without_a_home_has_the_models_that_need_none(
+    home: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwd = pytest.importorskip("pwd")
+
+    def nobody(_: object) -> None:
+        raise KeyError
+
+    path = in_hub_layout(home.parent / "huggingface/hub", "org/hub-GGUF", "hub-Q8_0.gguf", script)
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("OLLAMA_MODELS")
+    for name in ("getpwuid", "getpwnam"):
+        monkeypatch.setattr(pwd, name, nobody)
+    assert [model.path for model in here.local_models()] == [path]
+    assert locate("org/hub-GGUF:Q8_0").path == path
+    assert locate("~nobody/model.gguf").path == Path("~nobody/model.gguf")

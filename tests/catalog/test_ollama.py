@@ -67,7 +67,7 @@ def test_what_llama_cpp_cannot_run_is_left_out(folder: Path, script: Path) -> No
 
 def test_the_user_s_folder_and_the_service_s(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OLLAMA_MODELS")
-    monkeypatch.setattr(ollama, "_OF_SERVICE", (str(tmp_path / "service"),))
+    monkeypatch.setattr(ollama, "_FOLDERS", ("~/.ollama/models", str(tmp_path / "service")))
     in_ollama(tmp_path / "service", f"{LIBRARY}/both/latest", script)
     in_ollama(tmp_path / "service", f"{LIBRARY}/service/latest", script)
     mine = in_ollama(tmp_path / "home/.ollama/models", f"{LIBRARY}/both/latest", script)
