@@ -25,7 +25,7 @@ import pyte
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 COLUMNS, LINES = 84, 30
-COMMAND = "chat target.gguf --draft draft.gguf --temp 0 --speculate tree --budget 10".split()
+COMMAND = ["chat", "target.gguf", "--draft", "draft.gguf", "--temp", "0", "--speculate", "tree", "--budget", "10"]
 MESSAGES = ("Give me three tips for a good night's sleep, as a list.", "/tree")
 PROMPT = "a message, or /help"
 KEY_SECONDS = 0.04
