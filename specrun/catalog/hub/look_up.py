@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,8 @@ from specrun.errors import HubError, NoHubError
 
 _MAX_LISTED = 8  # file names in a message
 _CONNECTING_S = 4.0  # a network that is there connects in a tenth of this
-_unreachable: dict[str, str] = {}  # why hubs could not be connected to in this process, by their addresses
+_UNREACHABLE_S = 60.0  # in which a hub that could not be connected to is not tried again
+_unreachable: dict[str, tuple[float, str]] = {}  # until when (`time.monotonic()`), and why, by the hub's address
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -60,14 +62,17 @@ class RemoteModel:
 def look_up(model: HubName) -> RemoteModel:
     """Ask the hub for a model's files. Where the pinned revision is gone, the newest is taken. Raises HubError.
 
-    A hub that cannot be connected to is tried once in a process, for some seconds, and not again.
+    A hub that cannot be connected to is tried for some seconds, and not again for a minute.
     """
-    if why := _unreachable.get(endpoint()):
+    until, why = _unreachable.get(endpoint(), (0.0, ""))
+    if time.monotonic() < until:
         raise NoHubError(why)
     try:
         return _look_up(model)
     except NoHubError as error:
-        _unreachable[endpoint()] = str(error)
+        if error.wait_s is None:  # by HF_HUB_OFFLINE, which is known at once
+            raise
+        _unreachable[endpoint()] = time.monotonic() + _UNREACHABLE_S, str(error)
         raise NoHubError(str(error)) from error
     except HubError as error:
         if model.revision is None or error.wait_s is not None:
