@@ -68,7 +68,7 @@ def _lm_studio_folders() -> list[Path]:
         with suppress(OSError, ValueError, LookupError, TypeError):
             folders.append(Path(parse_json((home / "settings.json").read_bytes())["downloadsFolder"]))
         folders.append(home / "models")
-    return list(dict.fromkeys(folders))
+    return [folder for folder in dict.fromkeys(folders) if folder.is_absolute() and "\0" not in str(folder)]
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -107,6 +107,18 @@ def test_lm_studio_may_keep_its_models_elsewhere(home: Path, script: Path, rando
     assert sorted(names()) == ["org/a/a.gguf", "org/old/old.gguf"]
 
 
+@pytest.mark.parametrize("pointer", ["", "elsewhere", "\0"])
+def test_the_current_folder_is_not_lm_studio_s(
+    home: Path, script: Path, monkeypatch: pytest.MonkeyPatch, pointer: str
+) -> None:
+    home.mkdir(exist_ok=True)
+    monkeypatch.chdir(home)
+    for folder in ("models", "elsewhere/models"):
+        in_lm_studio(home / folder, "org/mine/mine.gguf", script)
+    (home / ".lmstudio-home-pointer").write_text(pointer)
+    assert names() == []
+
+
 def test_a_file_that_two_programs_have_is_named_once_and_what_came_last_comes_first(
     home: Path, lm_studio: Path, script: Path, random_model: Path
 ) -> None:
