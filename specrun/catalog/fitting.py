@@ -40,15 +40,15 @@ def pairs_of(target: Model) -> list[Pair]:
     if heads.own_head(GgufFile.read(target.path)):
         found.append(Pair(target.name, resolve.OWN_HEAD, recommended=False, cached=True, checked=True))
     known = {model.path for model in recommended}
-    for model in on_this_machine():
+    for model in on_this_machine(with_heads=True):
         if model.path and model.path not in known and _read(model.path)[0] < n_bytes:
             found.append(_pair(target, model, False))
     return found
 
 
-def on_this_machine() -> Iterator[Model]:
-    """Every model here whose file can be read."""
-    for model in local_models():
+def on_this_machine(with_heads: bool = False) -> Iterator[Model]:
+    """Every model here whose file can be read. with_heads: as in `local_models`."""
+    for model in local_models(with_heads):
         with suppress(ModelFileError):
             _read(model.path)
             yield resolve.locate(model.name)

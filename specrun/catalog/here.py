@@ -1,4 +1,4 @@
-"""All models on this machine that can be targets: in the hub's cache, and where other programs keep them.
+"""All models on this machine that can be targets or drafts: in the hub's cache, and where other programs keep them.
 
 What `name` says is what `--target` takes: an alias, ORG/REPO:QUANT, where several files are called so
 ORG/REPO/FILE.gguf, `ollama:NAME:TAG`, or a path.
@@ -16,12 +16,13 @@ from specrun.catalog import cache, ollama, others
 from specrun.catalog.architectures import does
 from specrun.catalog.entries import Entry, catalog
 from specrun.catalog.file_names import quantization
-from specrun.catalog.gguf_header import Metadata, read_beginning
+from specrun.catalog.gguf_header import read_beginning
 from specrun.catalog.names import HubName
 from specrun.errors import ModelFileError
 from specrun.locations import user_path
 
-_NO_TARGETS = ("clip", "eagle3", "dflash", "t5", "t5encoder")  # projectors, heads, and models that encode a text first
+_NO_DRAFTS = ("clip", "t5", "t5encoder")  # projectors, and models that encode a text first
+_HEADS = ("eagle3", "dflash")
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,17 @@ class LocalModel:
     file: str | None = None  # in `repo`
 
 
-def local_models() -> list[LocalModel]:
-    """The models, those that came last first. Adapters, projectors, heads and models of embeddings are left out.
+def local_models(with_heads: bool = False) -> list[LocalModel]:
+    """The models, those that came last first. Adapters, projectors and models of embeddings are left out.
 
-    A file that two programs keep is named once, and what is damaged in another program's folder not at all.
+    with_heads: whether heads, which can only draft, are among them. A file that two programs keep is named once, and
+    what is damaged in another program's folder not at all.
     """
     found: dict[str, tuple[float, LocalModel]] = {}
     for model in _all():
         with suppress(OSError):
             real = os.path.realpath(model.path)
-            if real not in found and _may_be_target(model):
+            if real not in found and _is_shown(model, with_heads):
                 found[real] = Path(real).stat().st_mtime, model
     models = [model for _, model in sorted(found.values(), key=lambda it: (-it[0], it[1].name))]
     shorter = [_by_quantization(model) for model in models]
@@ -96,18 +98,16 @@ def _short(path: Path) -> str:
     return str(path)
 
 
-def _may_be_target(model: LocalModel) -> bool:
+def _is_shown(model: LocalModel, with_heads: bool) -> bool:
+    """Whether a model writes texts, or is a head and asked for, by what its file says before the vocabulary."""
     try:
-        return _is_target(read_beginning(model.path))
+        metadata = read_beginning(model.path)
     except ModelFileError:
         return model.program is None  # `specrun models info` says what is wrong with it, `specrun models rm` deletes it
-
-
-def _is_target(metadata: Metadata) -> bool:
-    """Whether a model writes texts, by what its file says before the vocabulary."""
     architecture = metadata.get("general.architecture")
-    if metadata.get("general.type", "model") != "model" or architecture in _NO_TARGETS:
+    if not isinstance(architecture, str) or architecture in _NO_DRAFTS:
         return False
     embeds = metadata.get(f"{architecture}.pooling_type") or metadata.get(f"{architecture}.attention.causal") is False
-    is_head = isinstance(architecture, str) and does("reads_cache", architecture)
-    return f"{architecture}.block_count" in metadata and not embeds and not is_head
+    is_model = metadata.get("general.type", "model") == "model" and f"{architecture}.block_count" in metadata
+    is_head = architecture in _HEADS or does("reads_cache", architecture)
+    return is_model and not embeds and (with_heads or not is_head)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from specrun.catalog import here
+from specrun.catalog import embedded, here
 from specrun.catalog.cache import folder as repository
 from specrun.catalog.entries import catalog
-from specrun.catalog.resolve import locate, missing_error
+from specrun.catalog.fitting import pairs_of
+from specrun.catalog.resolve import Model, locate, missing_error
+from tests.eagle_heads import random_eagle3
 from tests.models import edited, random_bert, split
 from tests.other_programs import in_llama_cpp, in_lm_studio, in_ollama
 
@@ -80,6 +82,14 @@ def test_adapters_projectors_embeddings_heads_and_later_shards_are_left_out(lm_s
     (lm_studio / "org/good").mkdir()
     split(lm_studio / "org/good/good.gguf", script, 2)
     assert names() == ["org/good/good-00001-of-00002.gguf"]
+
+
+def test_a_head_of_this_machine_is_a_draft_but_no_target(lm_studio: Path, tmp_path: Path) -> None:
+    head = in_lm_studio(lm_studio, "org/head/head.gguf", random_eagle3(tmp_path / "head.gguf"))
+    assert names() == []
+    assert [model.path for model in here.local_models(with_heads=True)] == [head]
+    (pair,) = pairs_of(Model("target", embedded.TARGET))
+    assert (pair.draft, pair.cached, pair.checked, pair.difference) == ("org/head/head.gguf", True, True, None)
 
 
 def test_what_is_damaged_or_may_not_be_read_is_left_out(home: Path, lm_studio: Path, script: Path) -> None:
