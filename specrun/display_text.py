@@ -1,4 +1,4 @@
-r"""Text that people see: sizes and rates, control characters made harmless, secrets taken out.
+r"""Text that people see: sizes and rates, near spellings, control characters made harmless, secrets taken out.
 
 A terminal takes control characters as commands: they can rewrite what is already shown, set the window's title or fill
 the clipboard. Bidirectional overrides show text in another order than it has. Text from models, files and networks
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 
 # C0 without tab and newline, DEL and C1; embeddings, overrides and isolates of the bidirectional algorithm.
 _COMMANDS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
 _UNSAFE = re.compile(f"[{_COMMANDS}]")
 _UNSAFE_IN_A_LINE = re.compile(f"[{_COMMANDS}\t\n\u2028\u2029]")
 
+_MAX_SUGGESTIONS = 3
 _HIDDEN = "***"
 _TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _SHORTEST_TOKEN = 8  # characters; a shorter one, as in a test, would hide ordinary words
@@ -47,6 +49,20 @@ def duration_text(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds if seconds < 20 else 5 * round(seconds / 5):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def near(name: str, others: Iterable[str]) -> list[str]:
+    """Up to 3 of the `others` that are spelled like `name`, the most similar first."""
+    import difflib  # takes time, and is for mistakes only
+
+    by_lower = {other.lower(): other for other in others}
+    return [by_lower[match] for match in difflib.get_close_matches(name.lower(), list(by_lower), _MAX_SUGGESTIONS)]
+
+
+def did_you_mean(name: str, others: Iterable[str]) -> str:
+    """A question that names the one of the `others` that is spelled most like `name`, with a blank; or nothing."""
+    found = near(name, others)
+    return f"did you mean {found[0]}? " if found else ""
 
 
 def visible(text: str) -> str:

@@ -15,7 +15,6 @@ model of Ollama's without the prefix.
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path, PureWindowsPath
@@ -23,12 +22,12 @@ from pathlib import Path, PureWindowsPath
 from specrun.catalog import embedded, ollama
 from specrun.catalog.entries import Entry, catalog
 from specrun.catalog.file_names import is_safe_path, is_safe_repo, shards
+from specrun.display_text import near
 from specrun.errors import MissingModelError, UsageError
 from specrun.locations import user_path
 
 _PATH_STARTS = (".", "~")  # a name that starts like this is a path, even if there is no such file
 _ADDRESS = re.compile(r"(https?://)?(www\.)?(huggingface\.co|hf\.co)/|hf://", re.IGNORECASE)
-_MAX_SUGGESTIONS = 3
 
 
 @dataclass(frozen=True)
@@ -90,12 +89,6 @@ def _without_address(name: str) -> str:
         return name
     parts = name[found.end() :].partition("?")[0].strip("/").split("/")
     return "/".join(parts[:2] + (parts[4:] if parts[2:3] and parts[2] in ("blob", "resolve", "tree") else parts[2:]))
-
-
-def near(name: str, others: list[str]) -> list[str]:
-    """Up to 3 of the `others` that are spelled like `name`, the most similar first."""
-    by_lower = {other.lower(): other for other in others}
-    return [by_lower[match] for match in difflib.get_close_matches(name.lower(), list(by_lower), _MAX_SUGGESTIONS)]
 
 
 def _is_path(name: str) -> bool:

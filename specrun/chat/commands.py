@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any, get_args, get_type_hints
 
-from specrun.catalog.names import near
+from specrun.display_text import did_you_mean
 from specrun.engine.model import Model
 from specrun.engine.session import Session
 from specrun.errors import UsageError
@@ -54,9 +54,7 @@ def parse(message: str) -> tuple[str, str]:
     name, _, argument = message.strip().partition(" ")
     name, argument = CHAT_COMMANDS.get(name, name), argument.strip()
     if name not in COMMANDS:
-        found = near(name, list(COMMANDS))
-        instead = f"did you mean {found[0]}? " if found else ""
-        raise UsageError(f"there is no command {name}; {instead}/help lists the commands")
+        raise UsageError(f"there is no command {name}; {did_you_mean(name, COMMANDS)}/help lists the commands")
     if name == "/set" and argument.startswith("system "):  # as in `ollama run`
         return "/system", argument.removeprefix("system ").strip(' "')
     return name, argument
@@ -136,8 +134,7 @@ class ChatSettings:
                 raise UsageError(f"{name} can be set for one plan only; use /set speculate chain or tree first")
             self._session.plans = FixedPlan(self._resized(chooser.fixed, name, number))
         else:
-            found = near(name, SETTINGS)
-            instead = f"did you mean {found[0]}? " if found else ""
+            instead = did_you_mean(name, SETTINGS)
             raise UsageError(f"there is no setting {name}; {instead}/set alone lists the settings")
 
     def _chooser(self) -> PlanChooser:

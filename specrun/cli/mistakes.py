@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from specrun.display_text import did_you_mean
 from specrun.errors import UsageError
 from specrun.locations import names_file
 from specrun.options.brought_along import ELSEWHERE, VALUES, option_of
@@ -38,15 +39,13 @@ def check(command: Any, path: str, args: Sequence[str]) -> None:
 def check_command(name: str, commands: Iterable[str]) -> None:
     """Raise UsageError for what is none of the `commands`."""
     from specrun.catalog.entries import catalog
-    from specrun.catalog.names import near
 
     if name in commands:
         return
     if names_file(name) or name.partition(":")[0].lower() in catalog():
         instead = f"`specrun chat {shlex.quote(name)}` talks with that model"
     else:
-        found = near(name, list(commands))
-        instead = f"did you mean {found[0]}?" if found else "--help lists the commands"
+        instead = did_you_mean(name, commands).rstrip() or "--help lists the commands"
     raise UsageError(f"there is no command {name}; {instead}")
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from specrun.catalog.entries import catalog
 from specrun.catalog.hub import address
-from specrun.catalog.names import near
-from specrun.display_text import without_secrets
+from specrun.display_text import near, without_secrets
 from specrun.errors import HubError, NoHubError
 
 _TEMPORARY = (408, 429, 500, 502, 503, 504)  # HTTP status codes after which the same request may succeed

@@ -10,8 +10,8 @@ from typing import Any
 from specrun.catalog.file_names import is_safe_name, is_safe_path, models_among, shards, with_quantization
 from specrun.catalog.hub import address, endpoint
 from specrun.catalog.hub.failures import client_errors_as_hub_errors
-from specrun.catalog.names import HubName, near
-from specrun.display_text import one_line
+from specrun.catalog.names import HubName
+from specrun.display_text import near, one_line
 from specrun.errors import HubError, NoHubError
 
 _MAX_LISTED = 8  # file names in a message
