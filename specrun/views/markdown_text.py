@@ -2,11 +2,13 @@
 
 rich draws it, but would drop what it takes for HTML and for definitions of references, cells beyond a table's header,
 the numbers of a list after the first, what is nested deeply, and the addresses of images. So the parser here takes such
-text for text, and some elements are drawn here.
+text for text, and some elements are drawn here. CommonMark's rules would also take parts of formulas, names and paths
+for marks, as in `2*3*4`, `__init__` and `\\(x\\)`: here stars within words, underscores and backslashes are text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
@@ -14,9 +16,10 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock, blockquote, list_block, table
 from markdown_it.rules_block.table import escapedSplit, getLine
-from markdown_it.rules_inline import StateInline, link
+from markdown_it.rules_inline import StateInline, emphasis, link
 from markdown_it.token import Token
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import (
     BlockQuote,
@@ -30,12 +33,18 @@ from rich.markdown import (
     TableRowElement,
 )
 from rich.segment import Segment
+from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
 _DEEPEST = 20  # levels of lists and quotes; deeper marks are text, and there is room beside the margins
 _NARROWEST = 10  # columns beside a margin; where fewer are left, the margin is left out
 _NARROWEST_COLUMN = 6  # of a table, with what separates columns; narrower tables are rows of text
+
+# Beside a star that begins or ends emphasis there is nothing, a space, one of these, or a sign beyond ASCII.
+_BEFORE_EMPHASIS = "([{<\"'-:;,=|~>/"
+_BEHIND_EMPHASIS = ")]}>\"'.,:;!?-|~/"
+_PLAIN_STARS = re.compile(r"/\*+(\.\w|/)|'\*+'|\"\*+\"|\(\*+\)|\[\*+\]|\{\*+\}")  # of paths, and stars that are named
 
 _BlockRule = Callable[[StateBlock, int, int, bool], bool]
 
@@ -59,6 +68,8 @@ def _parser() -> MarkdownIt:
     parser.block.ruler.at("list", _not_too_deep(list_block), {"alt": interrupted})
     parser.block.ruler.at("blockquote", _not_too_deep(blockquote), {"alt": [*interrupted, "list"]})
     parser.block.ruler.at("table", _whole_table, {"alt": ["paragraph", "reference"]})
+    parser.inline.ruler.at("escape", _backslash)
+    parser.inline.ruler.at("emphasis", _star)
     parser.inline.ruler.at("link", _link_as_written)
     parser.inline.ruler.at("image", _image)
     return parser
@@ -94,9 +105,49 @@ def _whole_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     return True
 
 
+def _backslash(state: StateInline, silent: bool) -> bool:
+    """The rule of backslashes, which are text, as is the mark behind one."""
+    if state.src[state.pos] != "\\":
+        return False
+    end = state.pos + (1 if state.src[state.pos + 1 : state.pos + 2].isspace() else 2)
+    end = min(end, state.posMax)
+    if not silent:
+        state.pending += state.src[state.pos : end]
+    state.pos = end
+    return True
+
+
+def _star(state: StateInline, silent: bool) -> bool:
+    """The rule of emphasis, for which only stars at the edge of what is emphasized are marks, and no underscores."""
+    start, n_before = state.pos, len(state.delimiters)
+    if state.src[start] != "*" or not emphasis.tokenize(state, silent):
+        return False
+    before, behind = state.src[max(start - 1, 0) : start], state.src[state.pos : state.pos + 1]
+    is_plain = bool(before and _PLAIN_STARS.match(state.src, start - 1))
+    for delimiter in state.delimiters[n_before:]:
+        delimiter.open &= not is_plain and _is_edge(before, _BEFORE_EMPHASIS)
+        delimiter.close &= not is_plain and _is_edge(behind, _BEHIND_EMPHASIS)
+    return True
+
+
+def _is_edge(neighbour: str, marks: str) -> bool:
+    """Whether emphasis can end beside a character: Chinese and Japanese have no spaces between words."""
+    if not neighbour or neighbour.isspace() or neighbour in marks:
+        return True
+    return not (neighbour.isascii() or _is_of_word(neighbour))
+
+
+def _is_of_word(character: str) -> bool:
+    """Whether a letter or digit belongs to a word that spaces separate from others."""
+    return character.isalnum() and cell_len(character) == 1
+
+
 def _link_as_written(state: StateInline, silent: bool) -> bool:
-    """The rule of links; the token of a link's end gets the address, and the title, as they are written."""
+    """The rule of links, not within words. The token of a link's end gets address and title as they are written."""
     start = state.pos
+    before = state.src[max(start - 1, 0) : start]
+    if before and _is_of_word(before):  # `handlers[name](event)` is code
+        return False
     label_end = state.md.helpers.parseLinkLabel(state, start, True) if state.src[start] == "[" else -1
     if not link(state, silent):
         state.pos = start
@@ -168,7 +219,9 @@ class _Code(CodeBlock):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.info:
             yield Text(self.info, style="dim")
-        yield from super().__rich_console__(console, options)
+        # As in rich, but at the left edge, so that it can be copied as it is.
+        code = str(self.text).rstrip()
+        yield Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, padding=(1, 0))
 
 
 class _Quote(BlockQuote):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 
 import pytest
@@ -15,8 +16,8 @@ from specrun.views.markdown_text import MarkdownText
 from specrun.views.output import LiteralConsole
 
 # Characters that can be marks, and those that are drawn for them. Everything else has to be on the screen. So have
-# brackets of HTML, the numbers of lists and the parentheses of addresses.
-MARKS = set("*_`~#-+=|:[]!\\>") | set("•▌─")
+# brackets of HTML, the numbers of lists and the parentheses of addresses, and backslashes but those before bars.
+MARKS = set("*_`~#-+=|:[]!>") | set("•▌─")
 
 LINES = [
     "Use a List<String> and press <Enter>, and replace <your name>",
@@ -80,6 +81,7 @@ def drawn(text: str, width: int) -> str:
 
 def kept(text: str) -> list[str]:
     """The characters that have to be seen; a byte order mark cannot be."""
+    text = re.sub(r"\\+\|", "|", text)
     return [one for one in text if one not in MARKS and not one.isspace() and one != "\ufeff"]
 
 
@@ -99,6 +101,19 @@ def test_every_character_is_drawn_on_a_narrow_screen(text: str, width: int) -> N
     assert all(cell_len(line) <= width for line in screen.split("\n"))
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "22", "(b + c)", "f(x)", "x[i]", "β", "_d", "e_"]),
+            st.sampled_from(["*", "**", "_", "__", "\\", "/*", "\\*"]),
+        ),
+        max_size=8,
+    ).map(lambda parts: "".join(map("".join, parts)) + "z")
+)
+def test_formulas_names_and_paths_are_drawn_as_they_are_written(text: str) -> None:
+    assert drawn(f"so {text}", 2000) == f"so {text}\n"
+
+
 @pytest.mark.parametrize(
     ("text", "screen"),
     [
@@ -112,13 +127,21 @@ def test_every_character_is_drawn_on_a_narrow_screen(text: str, width: int) -> N
         ("[^1]: a note", "[^1]: a note"),
         ("[a *b*](http://c.org 'd')", "a b (http://c.org 'd')"),
         ("[![a](b.svg)](c)", "a (b.svg) (c)"),
-        ("one\ntwo\\\nthree  \nfour", "one\ntwo\nthree\nfour"),
+        ("one\ntwo\\\nthree  \nfour", "one\ntwo\\\nthree\nfour"),
         ("# One\nTwo\n===", "One\n\nTwo"),
         ("> a\n> > b", "▌ a\n▌ ▌ b"),
-        ("&lt; &amp; \\* \\a", "&lt; &amp; * \\a"),
+        ("&lt; &amp; \\* \\a", "&lt; &amp; \\* \\a"),
         ("|a|\n|-|\n|1|2|", " a\n ────\n 1  2"),
         ("|a|\n|-|\n|1|2\\|", " a\n ─────\n 1  2|"),
-        ("```py x=1\n<b>\n```", "py x=1\n\n <b>"),
+        ("```py x=1\n<b>\n```", "py x=1\n\n<b>"),
+        ("```\nif a:\n    b\n```", "if a:\n    b"),
+        ('*a*, **b** (*c*) ***d***: "*e*"', 'a, b (c) d: "e"'),
+        ("**.gitignore**, **src/**: 是**太**字", ".gitignore, src/: 是太字"),
+        ("**A**/**B** **c**→d `x`*y*", "A/B c→d x*y*"),
+        ("**/*.py, **/*.md, (*) and (*), h[k](e)", "**/*.py, **/*.md, (*) and (*), h[k](e)"),
+        (r"\*a\* and \( x \), \[ y_1 \]", r"\*a\* and \( x \), \[ y_1 \]"),
+        (r"C:\_new\*.txt, src/*.c lib/*.h, '*' and '*'", r"C:\_new\*.txt, src/*.c lib/*.h, '*' and '*'"),
+        ("__init__.py, _x_, **kwargs, a ** b ** c", "__init__.py, _x_, **kwargs, a ** b ** c"),
     ],
 )
 def test_how_it_looks(text: str, screen: str) -> None:
