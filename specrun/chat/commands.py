@@ -26,10 +26,10 @@ COMMANDS = {
     "/regen": ("", "answer the last message again, with another seed"),
     "/undo": ("", "forget the last message and its answer"),
     "/clear": ("", "forget the conversation, but keep the system message"),
-    "/set": ("[NAME VALUE]", "change a setting; /set alone lists all settings"),
+    "/set": ("[NAME [VALUE]]", "change a setting, or show it; /set alone lists all settings"),
     "/stats": ("", "show statistics of the last answer"),
     "/tree": ("", "draw the last token tree, with the tokens that were accepted"),
-    "/think": ("", "show what the model thought before the last answer"),
+    "/think": ("[HOW]", "show what the model thought before the last answer, or set show, hide or off"),
     "/save": ("FILE", "save the conversation as JSON"),
     "/load": ("[FILE]", "continue a saved conversation; /load alone lists the conversations of the last chats"),
     "/exit": ("", "leave (also Ctrl-D)"),
@@ -57,6 +57,8 @@ def parse(message: str) -> tuple[str, str]:
         raise UsageError(f"there is no command {name}; {did_you_mean(name, COMMANDS)}/help lists the commands")
     if name == "/set" and argument.startswith("system "):  # as in `ollama run`
         return "/system", argument.removeprefix("system ").strip(' "')
+    if name == "/think" and argument:
+        return "/set", f"think {argument}"
     return name, argument
 
 
@@ -110,8 +112,6 @@ class ChatSettings:
 
     def change(self, name: str, value: str) -> None:
         """Set one setting. Raises UsageError for an unknown name or an impossible value."""
-        if not value:
-            raise UsageError(f"/set {name} needs a value; give one after the name")
         request = self._session.request
         if name in _SAMPLING:
             field, kind = _SAMPLING[name]

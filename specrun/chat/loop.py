@@ -175,7 +175,8 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                 self._notes.print(Text(str(self._settings)))
             case "/set":
                 setting, value = commands.parse_setting(argument)
-                self._settings.change(setting, value)
+                if value or setting not in commands.SETTINGS:
+                    self._settings.change(setting, value)
                 self._note(f"{setting} is {self._settings.values()[setting]}")
             case "/stats":
                 self._note(answer_report.as_text(self._last, self.model) if self._last else "no answer yet")

@@ -116,6 +116,7 @@ def _unquoted(text: str) -> str:
 
 def _key_bindings() -> KeyBindings:
     bindings = KeyBindings()
+    has_text = Condition(lambda: bool(get_app().current_buffer.text))
 
     @bindings.add("enter", filter=~is_searching)  # there it takes what was found
     def _(event: KeyPressEvent) -> None:
@@ -123,6 +124,12 @@ def _key_bindings() -> KeyBindings:
             event.current_buffer.insert_text("\n")
         else:
             event.current_buffer.validate_and_handle()
+
+    # An empty message, so that the next Ctrl-C is the first one again.
+    @bindings.add("c-c", filter=has_text & ~is_searching)
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.reset()
+        event.app.exit(result="")
 
     @bindings.add("escape", "enter")
     def _(event: KeyPressEvent) -> None:

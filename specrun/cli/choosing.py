@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -41,7 +42,7 @@ class Offer:
 def target_of(named: str | None) -> str | None:
     """The target that is named, or that the user chooses from a list on the terminal; None for the embedded pair.
 
-    Raises UsageError where none is named and nobody is there to choose.
+    Raises UsageError where none is named and nobody is there to choose, and typer.Exit for a user who leaves.
     """
     if named:
         return None if embedded.is_meant(named) else named
@@ -57,8 +58,10 @@ def target_of(named: str | None) -> str | None:
     output.stderr.print(_menu(groups))
     output.note("tok/s: tokens a second, about, without speculation; min: to download at 100 Mbit/s")
     while True:
-        output.stderr.print("Which model? A number, a name or a path (Enter for 1): ", end="")
+        output.stderr.print("Which model? A number, a name or a path (Enter for 1, q to leave): ", end="")
         answer = input().strip() or "1"
+        if answer in ("q", "quit", "exit"):
+            raise typer.Exit
         try:
             name = _chosen(answer, offers)
         except SpecrunError as error:

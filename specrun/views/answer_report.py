@@ -65,7 +65,7 @@ def as_text(completion: Completion, model: Model) -> str:
         f"plan        {completion.plans}",
         f"prompt      {s.prompt_tokens} tokens, {s.prompt_tokens_decoded} decoded in {s.prefill_seconds:.2f} s",
         f"answer      {s.completion_tokens} tokens in {s.seconds:.2f} s, {s.tokens_per_second:.1f} tokens/s, "
-        f"ended by {completion.finish_reason}",
+        + ("interrupted" if completion.finish_reason == "interrupted" else f"ended by {completion.finish_reason}"),
         f"passes      {s.passes}, {s.tokens_per_pass:.2f} tokens a pass",
         f"ms a pass   {parts}",
     ]

@@ -208,6 +208,17 @@ def test_ctrl_c_at_the_prompt_leaves_the_second_time(chat: pexpect.spawn[str]) -
     assert chat.exitstatus == 0
 
 
+def test_ctrl_c_first_gives_up_what_is_typed(chat: pexpect.spawn[str]) -> None:
+    for typed in ("", "half", "", "another", ""):
+        chat.send(typed + CTRL_C)
+        if not typed:
+            chat.expect_exact("press Ctrl-C again, or Ctrl-D, to leave")
+        chat.expect_exact(HINT)
+    chat.send("one\r")
+    chat.expect_exact(SCRIPT_TEXT)
+    leave(chat)
+
+
 def test_exit_leaves(chat: pexpect.spawn[str]) -> None:
     import pexpect
 

@@ -100,7 +100,6 @@ def test_what_cannot_be_done_is_one_line_and_the_chat_goes_on(here: SpecrunHere,
         "/set bogus 1": "there is no setting bogus",
         "/set top-q 1": "did you mean top-p?",
         "/hlep": "there is no command /hlep; did you mean /help?",
-        "/set temp": "needs a value",
         "/set temp hot": "temp must be a number",
         "/set temp -1": "--temp must be",
         "/set logit-bias 5": "--logit-bias must be a token id and a signed number",
@@ -131,6 +130,8 @@ def test_settings_are_shown_and_changed(here: SpecrunHere, script: Path) -> None
         "one",
         "/set max-tokens -1",
         "/set temp 0",
+        "/set repeat-last-n",
+        "/think hide",
         "/set budget 4",
         "/set seed -1",
         "/set",
@@ -138,7 +139,15 @@ def test_settings_are_shown_and_changed(here: SpecrunHere, script: Path) -> None
         options=("--speculate", "tree"),
     )
     assert result.stdout == "one two\n\n"
-    for line in ("max-tokens is 2", "max-tokens is no limit", "temp is 0.0", "budget is 4", "speculate is off"):
+    for line in (
+        "max-tokens is 2",
+        "max-tokens is no limit",
+        "temp is 0.0",
+        "budget is 4",
+        "speculate is off",
+        "repeat-last-n is 64",
+        "think is hide",
+    ):
         assert f"{line}\n" in result.stderr
     shown = dict(line.split(maxsplit=1) for line in result.stderr.splitlines() if line.count("  "))
     assert (shown["temp"], shown["budget"], shown["speculate"]) == ("0.0", "4", "tree")

@@ -77,6 +77,19 @@ def test_numbers_names_and_paths_are_taken(script: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
+def test_q_leaves_the_menu(specrun: Specrun) -> None:
+    import pexpect
+
+    chat = specrun.on_terminal("chat")
+    chat.expect_exact("q to leave")
+    chat.sendline("q")
+    chat.expect(pexpect.EOF)
+    chat.close()
+    assert chat.exitstatus == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
 def test_a_model_of_ollama_s_answers_where_it_lies(specrun: Specrun, script: Path) -> None:
     import pexpect
 
