@@ -73,6 +73,11 @@ def generate(
     files = form.file or []
     lines = prompt_input.read_lines(given, files) if form.jsonl else None
     prompt = "" if form.jsonl else prompt_input.read_text(given, files)
+    if models.target is None:
+        output.hint(
+            "no model is named, so the demo pair answers, which only continues Python code; name one with -m NAME "
+            "(`specrun models list` shows what fits this machine)"
+        )
     if not form.raw:
         chat_template.prepare()
     with opened(models, speculation, machine, sampling.temp, is_fixed=True) as model:

@@ -219,6 +219,12 @@ def test_colour_on_a_terminal_unless_no_color_is_set(
     assert "no such file" in " ".join(screen.split())
 
 
+def test_a_terminal_is_told_what_the_demo_pair_can_do(specrun: Specrun, script: Path) -> None:
+    told = "only continues Python code"
+    assert told in " ".join(specrun.on_terminal("generate", "Why?", "-n", "1", "--speculate", "off").read().split())
+    assert told not in specrun.on_terminal("generate", "Why?", "-m", script).read()
+
+
 def test_an_encoding_without_the_character_gets_a_question_mark(specrun: Specrun, script: Path) -> None:
     result = specrun("generate", "x", "-m", script, PYTHONIOENCODING="ascii")
     assert (result.code, result.stdout) == (0, "one two ? end\n")
