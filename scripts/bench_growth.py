@@ -24,18 +24,17 @@ import numpy as np
 from specrun.catalog import embedded
 from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
+from specrun.engine.growth_maps import PositionalMeter
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
-from specrun.long_run import Run
-from specrun.profiles.profile import Acceptance
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.accept import Accepted
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafter import Draft, Drafter, DraftLimits
 from specrun.speculation.drafters.chain import ChainDrafter
-from specrun.speculation.drafters.cost_aware import CostAwareDrafter
+from specrun.speculation.drafters.cost_aware import ADAPTIVE, CostAwareDrafter
 from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter, sharpness_at
 from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.growth import ModelCandidates
@@ -43,11 +42,10 @@ from specrun.speculation.papers.growers import LevelDrafter, opt_tree
 from specrun.speculation.planning import sequoia
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
-from specrun.speculation.planning.guide import Guide, PassRecord
+from specrun.speculation.planning.guide import Guide, PassRecord, RunCosts
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import MAX_LEAVES, TreeShape
 from specrun.speculation.tree import ROOT
-from specrun.tuning.acceptance_meter import AcceptanceMeter
 from specrun.views.plots import save
 
 BUDGETS = (4, 8, 16, 32, 64, 128, 256, 512)
@@ -68,10 +66,11 @@ def passages(model: Model, files: list[Path], count: int) -> list[list[int]]:
     return found
 
 
-def written(engine: Engine, prompt: list[int], sampling: SamplingParameters, n_tokens: int) -> list[int]:
+def written(
+    engine: Engine, prompt: list[int], sampling: SamplingParameters, n_tokens: int, plan: FixedPlan
+) -> list[int]:
     """What the target writes behind a prompt."""
     engine.reset()
-    plan = FixedPlan(SPECEXEC.plan(16, 8))
     return [
         token
         for step in write_alone(Generation(engine, Request(prompt, sampling, n_tokens, ignore_eos=True), plan))
@@ -103,7 +102,18 @@ def tokens_a_pass(
 def free_guide(budget: int, calibration: Calibration) -> Guide:
     """Passes of any size take no time, so that a node is worth having whatever it brings."""
     times = [PassTime(n, 64, 1.0) for n in {1, budget}]
-    return Guide(CostModel(CostTable(times), CostTable([PassTime(1, 64, 0.0), PassTime(512, 64, 0.0)])), calibration)
+    draft = CostTable([PassTime(1, 64, 0.0), PassTime(512, 64, 0.0)])
+    return Guide(RunCosts.of(CostModel(CostTable(times), draft)), calibration)
+
+
+def taught(engine: Engine, prompts: list[list[int]], sampling: SamplingParameters) -> tuple[Calibration, list[float]]:
+    """Calibration and positional acceptance by texts that the target writes behind prompts."""
+    guide, meter = free_guide(64, Calibration()), PositionalMeter(engine, sampling)
+    for i, prompt in enumerate(prompts):
+        seeded = SamplingParameters(temperature=sampling.temperature, seed=i)
+        text = written(engine, prompt, seeded, 128, FixedPlan(ADAPTIVE.plan(64, 16, 64), guide))
+        meter.add([*prompt, *text], len(prompt) - 1)
+    return guide.calibration.with_run(), meter.vector()
 
 
 def growers(
@@ -129,10 +139,10 @@ def growers(
 
 
 def of_sequoias_rule(
-    engine: Engine, prompts: list[list[int]], sampling: SamplingParameters, found: Acceptance, n: int, n_tokens: int
+    engine: Engine, prompts: list[list[int]], sampling: SamplingParameters, vector: list[float], n: int, n_tokens: int
 ) -> float:
     """Tokens a pass of Sequoia whole, which writes texts of its own: as many behind each prompt."""
-    plan = METHODS["sequoia"].plan(max(n, 2), DEPTH).shaped(sequoia.best_shape(found.positional, n, DEPTH))
+    plan = METHODS["sequoia"].plan(max(n, 2), DEPTH).shaped(sequoia.best_shape(vector, n, DEPTH))
     tokens, passes = 0, 0
     for i, prompt in enumerate(prompts):
         engine.reset()
@@ -157,18 +167,18 @@ def measure(model: Model, arguments: argparse.Namespace) -> dict[str, dict[str, 
     rows: dict[str, dict[str, dict[int, float]]] = {}
     for temperature in arguments.temps:
         sampling = SamplingParameters(temperature=temperature)
-        meter = AcceptanceMeter(engine, free_guide(1, Calibration()).costs, 64, 16)
-        found = meter.measure([("code", p) for p in calibrate_on], [temperature], 128, Run())[0].acceptance
+        calibration, vector = taught(engine, calibrate_on, sampling)
         # A seed for each text: with one for all they would share their luck, position by position.
         seeds = [SamplingParameters(temperature=temperature, seed=i) for i in range(len(prompts))]
         n_tokens = arguments.max_tokens + DEPTH
-        texts = [written(engine, prompt, seeded, n_tokens) for prompt, seeded in zip(prompts, seeds, strict=True)]
+        plan = FixedPlan(SPECEXEC.plan(16, 8))
+        texts = [written(engine, prompt, seeded, n_tokens, plan) for prompt, seeded in zip(prompts, seeds, strict=True)]
         engine.reset()
         by_method: dict[str, dict[int, float]] = rows.setdefault(f"{temperature:g}", {})
         for n in arguments.budgets:
             limits = DraftLimits(n, min(DEPTH, n - 1), n, arguments.leaves)
-            own = free_guide(n, found.calibration.fresh())
-            shape = sequoia.best_shape(found.positional, n, DEPTH, arguments.leaves)
+            own = free_guide(n, calibration.fresh())
+            shape = sequoia.best_shape(vector, n, DEPTH, arguments.leaves)
             sums: dict[str, list[int]] = {}
             for prompt, text, seeded in zip(prompts, texts, seeds, strict=True):
                 for name, (drafter, guide) in growers(engine, seeded, shape, n, own).items():
@@ -180,7 +190,7 @@ def measure(model: Model, arguments: argparse.Namespace) -> dict[str, dict[str, 
             for name, (tokens, passes) in sums.items():
                 by_method.setdefault(name, {})[n] = tokens / passes
             if temperature and "Sequoia, whole" in (arguments.methods or ["Sequoia, whole"]):
-                rate = of_sequoias_rule(engine, prompts, sampling, found, n, arguments.max_tokens + DEPTH)
+                rate = of_sequoias_rule(engine, prompts, sampling, vector, n, arguments.max_tokens + DEPTH)
                 by_method.setdefault("Sequoia, whole", {})[n] = rate
             print(
                 f"T={temperature:g}, {n} nodes: " + ", ".join(f"{m} {r[n]:.2f}" for m, r in by_method.items()),

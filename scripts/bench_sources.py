@@ -32,9 +32,9 @@ from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel
-from specrun.speculation.planning.guide import Guide, PassRecord
+from specrun.speculation.planning.guide import Guide, PassRecord, RunCosts
 
-# Bounds, as `specrun tune` chose them for these tables and doubles them where sources join in; steps take what pays.
+# Bounds that suit these tables, doubled where sources join in; passes take what pays.
 PLANS = {
     "adaptive": ADAPTIVE.plan(16, 15, 16),
     "merged": MERGED.plan(32, 31, 16),
@@ -86,7 +86,8 @@ class ByTheTables(Guide):
     """A guide to which every step has taken just as long as its tables say."""
 
     def __init__(self, known: Tables, total: Total) -> None:
-        super().__init__(known.costs, known.calibration.fresh(), known.rate)
+        super().__init__(RunCosts.of(known.costs), known.calibration.fresh(), known.rate)
+        self._tables = known.costs
         self._total = total
 
     def learn(self, step: PassRecord) -> None:
@@ -102,10 +103,9 @@ class ByTheTables(Guide):
         super().follow(self._timed_step)
 
     def _timed(self, step: PassRecord) -> PassRecord:
-        target = float(self.costs.target.row(step.ctx)[step.n_target])
-        levels = self.levels_row(step.ctx)
-        draft = sum(float(levels[min(width, len(levels) - 1)]) for width in step.draft.widths)
-        whole = target + draft + self.costs.overhead.step
+        target = self._tables.target.ms(step.n_target, step.ctx)
+        draft = sum(self._tables.level_ms(width, step.ctx) for width in step.draft.widths)
+        whole = target + draft + self._tables.overhead.step
         return replace(step, target_seconds=target / 1e3, draft_seconds=draft / 1e3, seconds=whole / 1e3)
 
 

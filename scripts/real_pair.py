@@ -71,9 +71,13 @@ def write_target(path: Path, kind: str, billions: float) -> None:
         raise PairError(f"{path} could not be made")
 
 
-def write_draft(path: Path, kind: str, noise: float) -> None:
-    """The source with noise in the matrices of its layers, with weights of the type `kind`."""
-    reader = gguf.GGUFReader(source())
+def write_draft(path: Path, kind: str, noise: float, model: Path | None = None, name: str | None = None) -> None:
+    """A model with noise in the matrices of its layers, with weights of the type `kind`.
+
+    noise: in standard deviations of each matrix. model: None for the source. name: its `general.name`; None for the
+    model's.
+    """
+    reader = gguf.GGUFReader(model or source())
     rng = np.random.default_rng(0)
     noisy, partial = (path.with_name(f"{path.name}.{os.getpid()}.{part}") for part in ("noisy", "partial"))
     writer = gguf.GGUFWriter(noisy, "llama")
@@ -82,6 +86,8 @@ def write_draft(path: Path, kind: str, noise: float) -> None:
             if field.name.startswith("GGUF.") or field.name in ("general.architecture", "general.file_type"):
                 continue
             value, item = field.contents(), field.types[-1] if len(field.types) > 1 else None
+            if name and field.name == "general.name":
+                value = name
             if value != []:
                 writer.add_key_value(field.name, value, field.types[0], item)
         for tensor in reader.tensors:

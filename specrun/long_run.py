@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
+from specrun import clock
 from specrun.display_text import duration_text
 from specrun.interrupts import never
 
@@ -48,7 +48,7 @@ class _Shown:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a long command. Moments are values of `time.perf_counter()`, in seconds.
+    """One run of a long command. Moments are values of `clock.now()`, in seconds.
 
     display: shows what is being done now, in place of what was shown before.
     note: tells the user a sentence that stays.
@@ -76,21 +76,21 @@ class Run:
         if self.share:
             text += f" · {self.share:.0%}"
         if self.expected_end is not None:
-            text += left_text(self.shown.steadied(self.expected_end - time.perf_counter()))
+            text += left_text(self.shown.steadied(self.expected_end - clock.now()))
         self.display(text)
 
     def is_over(self) -> bool:
         """Whether the deadline has passed. Raises KeyboardInterrupt once the run is interrupted."""
         self._check()
-        return time.perf_counter() > self.deadline
+        return clock.now() > self.deadline
 
     def expected_to_take(self, seconds: float) -> Run:
         """The same run, about to be over in `seconds`."""
-        return replace(self, expected_end=time.perf_counter() + seconds)
+        return replace(self, expected_end=clock.now() + seconds)
 
     def work(self, what: str) -> Run:
         """The same run, whose work, of which `done` counts the share, begins now. what: says it to the user."""
-        return replace(self, what=what, begun=time.perf_counter(), expected_end=None, share=0.0, shown=_Shown())
+        return replace(self, what=what, begun=clock.now(), expected_end=None, share=0.0, shown=_Shown())
 
     def part(self, i: int, n: int) -> Run:
         """The same run for one of `n` equal parts of its work, counted from 0: `done` counts the share of that part."""
@@ -106,7 +106,7 @@ class Run:
         share = self.span[0] + (self.span[1] - self.span[0]) * share
         if share < _ENOUGH:
             return replace(self, share=share)
-        seconds = (time.perf_counter() - self.begun) * (1 - share) / share
+        seconds = (clock.now() - self.begun) * (1 - share) / share
         if not self.shown.is_told and seconds > _WORTH_SAYING:
             self.note(f"{self.what}: about {duration_text(seconds)}")
         self.shown.is_told = True
@@ -114,7 +114,7 @@ class Run:
 
     def stage(self, seconds: float) -> Run:
         """A stage of this run that should end in `seconds`."""
-        return replace(self, deadline=time.perf_counter() + seconds)
+        return replace(self, deadline=clock.now() + seconds)
 
     def labelled(self, label: str) -> Run:
         """The same run; `label` is put in front of everything it shows."""

@@ -26,7 +26,7 @@ from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
-from specrun.speculation.planning.guide import Guide
+from specrun.speculation.planning.guide import Guide, RunCosts
 from specrun.speculation.tree import TokenTree
 
 
@@ -135,7 +135,7 @@ def chooser(plan: Plan) -> FixedPlan:
         CostTable([PassTime(1, 64, 100.0), PassTime(16, 64, 120.0), PassTime(64, 64, 200.0)]),
         CostTable([PassTime(1, 64, 1.0), PassTime(16, 64, 2.0)]),
     )
-    return FixedPlan(plan, Guide(costs, rate=0.02))
+    return FixedPlan(plan, Guide(RunCosts.of(costs), rate=0.02))
 
 
 def code_prompts(engine: Engine, count: int, n_tokens: int, seed: int = 0) -> list[list[int]]:

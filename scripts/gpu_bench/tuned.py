@@ -1,4 +1,4 @@
-"""What `specrun tune` chose and predicted, and what a grid of chains and trees does on the same prompts."""
+"""What `specrun tune` chose and expected, and what a grid of chains and trees does on the same prompts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEMPERATURE = 0.0
 N_TOKENS = 48
 _GRIDS = (
     ("chain,auto", ("--depths", "2,4,8,16", "--budgets", "4")),
-    ("tree", ("--budgets", "16,32,64,128", "--depths", "8,16")),
+    ("tree", ("--budgets", "16,64,256,512", "--depths", "8,24")),
 )
 _QUICK_GRIDS = (("chain,auto", ("--depths", "4", "--budgets", "4")),)
 _QUICK_S = 240.0  # seconds below which `specrun tune` measures less
@@ -42,7 +42,6 @@ def rows(bench: Bench) -> Iterator[dict[str, Any]]:
             bench.note(f"layers in VRAM: {layers}: {error}")
             continue
         yield _choice(layers, profile) | {"quick": bool(quick)}
-        known = _predictions(profile)
         for methods, grid in _QUICK_GRIDS if bench.quick else _GRIDS:
             bench.run.show(f"tune: layers in VRAM: {layers}, a grid of {methods}")
             options = ["--kinds", KINDS, "--methods", methods, *grid, "--repeat", "1", "-o", "json"]
@@ -52,7 +51,7 @@ def rows(bench: Bench) -> Iterator[dict[str, Any]]:
             except PartError as error:
                 bench.note(f"layers in VRAM: {layers}, a grid of {methods}: {error}")
                 break
-            yield from (_measured(layers, methods, row, known) for row in found)
+            yield from (_measured(layers, methods, row) for row in found)
 
 
 def _choice(layers: str, profile: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +67,6 @@ def _choice(layers: str, profile: dict[str, Any]) -> dict[str, Any]:
         "tried": [{"name": one["name"], "score": one["score"], "ms": one["ms"]} for one in profile["tried"]],
         "passes": profile["tables"]["target"],
         "draft_passes": profile["tables"]["draft"],
-        "validation": profile["validation"],
         "placement": profile["picture"],
     }
 
@@ -77,26 +75,14 @@ def _described(plan: dict[str, Any]) -> str:
     return f"{plan['method']}, {plan['budget']} nodes, {plan['depth']} deep"
 
 
-def _predictions(profile: dict[str, Any]) -> dict[tuple[str, int, int], float]:
-    """Predicted tokens/s by method, nodes and depth."""
-    return {
-        (row["method"], row["budget"], row["depth"]): row["tokens_per_second"]
-        for found in profile["predictions"].values()
-        for row in found
-    }
-
-
-def _measured(
-    layers: str, methods: str, row: dict[str, Any], known: dict[tuple[str, int, int], float]
-) -> dict[str, Any]:
-    method = {"tree": "specexec"}.get(name := row["method"].split()[0], name)
+def _measured(layers: str, methods: str, row: dict[str, Any]) -> dict[str, Any]:
     return {
         "layers": layers,
         "kind": "measured",
         "grid": methods,
         "row": row["method"],
         "plan": row["plan"],
-        "predicted": known.get((method, row["budget"], row["depth"])) or row["predicted_tokens_per_second"],
+        "predicted": row["predicted_tokens_per_second"],
         "measured": row["tokens_per_second"],
         "tokens_per_pass": row["tokens_per_pass"],
         "target_ms": row["target_ms"],

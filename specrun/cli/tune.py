@@ -1,4 +1,4 @@
-"""`specrun tune`: measure this machine, choose the fastest plan on it, and save both as a profile."""
+"""`specrun tune`: measure this machine and a pair on it, and save that as a profile."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class TuneOptions:
     """What is measured, and how a profile is shown, as the user gave it."""
 
     quick: bool = flag("Measure less, in under a minute.")
-    thorough: bool = flag("Measure more, in about 20 minutes.")
+    thorough: bool = flag("Measure more, in about 15 minutes.")
     temp: str = option("0.8,0", "LIST", "Temperatures to tune for; 0 is greedy.")
     prompts: Path | None = option(None, "FILE", 'Your own prompts to tune on: JSONL of {"prompt"}.')
     raw: bool = flag("No chat template: continue the prompts as they are.")
-    plot: Path | None = option(None, "FILE", "Draw the profile (.png, .svg).")
+    plot: Path | None = option(None, "FILE", "Draw what passes take (.png, .svg).")
     json: bool = flag("One JSON object instead of the report.")
 
 
@@ -59,11 +59,11 @@ class ProfileOptions:
 
 @expanded
 def tune(*, models: ModelOptions, what: TuneOptions, profiles: ProfileOptions, machine: MachineOptions) -> int:
-    """Measure this machine, choose the fastest plan on it, and save it.
+    """Measure this machine, and save what every other command then follows.
 
-    Times passes of both models, counts accepted tokens on texts of several kinds, predicts the speed of every plan, and
-    runs the best ones. Every other command then follows the saved profile. A run that was interrupted less than an hour
-    ago is continued.
+    Tries llama.cpp's settings, times passes of both models, and writes texts of several kinds to learn how many drafted
+    tokens are accepted. Every other command follows the saved profile. A run that was interrupted less than an hour ago
+    is continued.
 
         specrun tune --target qwen-14b
         specrun tune --target qwen-14b --show

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field, replace
 
+from specrun import clock
 from specrun.engine.engine import Engine
 from specrun.engine.request import Request
 from specrun.engine.statistics import Clock, FinishReason, Pass, Statistics
@@ -75,7 +75,7 @@ class Generation:
             )
         if self.engine.overlap:
             self.engine.overlap.forget()
-        self._started = time.perf_counter()
+        self._started = clock.now()
         self.statistics.prompt_tokens_decoded = self.target.begin_prompt(self.request.prompt)
 
     def has_read(self, seconds: float) -> None:
@@ -94,7 +94,7 @@ class Generation:
         plans.read_prompt(statistics.prompt_tokens_decoded, self._reading_seconds, n_unread)
         if is_alone and draft and plans.needs_draft and self.target.has_states:
             draft.start(self.request.prompt)
-        statistics.prefill_seconds = time.perf_counter() - self._started
+        statistics.prefill_seconds = clock.now() - self._started
         self._clock = Clock(self.engine)
 
     def draft(self, plan: Plan, budget: int | None = None, guide: Guide | None = None) -> Turn:
@@ -105,7 +105,7 @@ class Generation:
         """
         if not plan.drafts:  # a plain pass may take less than a millisecond
             return self._plain_turn(plan)
-        started = time.perf_counter()
+        started = clock.now()
         room = self.target.room()
         limits = DraftLimits(
             budget=min(plan.budget, room if budget is None else min(room, budget)),
@@ -126,7 +126,7 @@ class Generation:
         tokens = self.target.tokens
         turn = Turn(self, drafting, limits, sources, ready)
         turn.draft = ready or (drafter.draft(tokens, limits) if drafter else Draft(TokenTree.root_only(tokens[-1])))
-        turn.draft_seconds = time.perf_counter() - started
+        turn.draft_seconds = clock.now() - started
         return turn
 
     def _plain_turn(self, plan: Plan) -> Turn:
@@ -151,7 +151,7 @@ class Generation:
         self.statistics.ready += turn.ready is not None
         self._clock.read(self.statistics)
         if self.statistics.passes == 1:
-            self.statistics.first_token_seconds = time.perf_counter() - self._started
+            self.statistics.first_token_seconds = clock.now() - self._started
         return done
 
     def ends_text(self, token: int) -> bool:

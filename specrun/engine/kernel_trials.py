@@ -15,12 +15,12 @@ from __future__ import annotations
 import itertools
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 
+from specrun import clock
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.zero_model import write_dense
 from specrun.engine import trial
@@ -111,10 +111,10 @@ def _prompt_and_passes(
     """
     prompt_ms = {}
     for name, context in contexts.items():
-        started = time.perf_counter()
+        started = clock.now()
         for first in range(start, end, _PROMPT_PASS):
             context.decode(committed_tokens([1] * min(_PROMPT_PASS, end - first), first, 1, n_outputs=0))
-        prompt_ms[name] = (time.perf_counter() - started) * 1e3
+        prompt_ms[name] = (clock.now() - started) * 1e3
     by_size = _medians(contexts, _TREES, _ATTENTION_ROUNDS, end, outputs=True)
     return {name: (prompt_ms[name], by_size[name]) for name in contexts}
 
@@ -189,8 +189,8 @@ def _medians(
     for _ in range(n_rounds):
         for (name, n), ms in taken.items():
             batch = committed_tokens([1] * n, start, 1, n_outputs=n if outputs else 0)
-            started = time.perf_counter()
+            started = clock.now()
             contexts[name].decode(batch)
-            ms.append((time.perf_counter() - started) * 1e3)
+            ms.append((clock.now() - started) * 1e3)
             contexts[name].remove(ALL_SEQUENCES, start)
     return {name: {n: statistics.median(taken[name, n]) for n in sizes} for name in contexts}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
+from specrun import clock
 from specrun.engine.first_guesses import FirstGuesses
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
@@ -20,15 +20,16 @@ from specrun.profiles import profile_files
 from specrun.profiles.profile import Acceptance, DamagedProfileError, Profile, TunedPlan
 from specrun.speculation.controllers.arm import ExpectedPlan, untried
 from specrun.speculation.controllers.auto import Auto
-from specrun.speculation.method import Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.costs import CostModel, CostTable
-from specrun.speculation.planning.draft_times import LearnedDraftTimes
-from specrun.speculation.planning.guide import Guide, LearnedCosts
+from specrun.speculation.planning.draft_times import DraftTimes
+from specrun.speculation.planning.guide import Guide, RunCosts
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
-from specrun.speculation.planning.pass_times import LearnedTimes
+from specrun.speculation.planning.pass_times import PassTimes
 
 # Greedy and sampled texts differ in acceptance; temperatures above 0 differ little.
 _TEMPERATURES = (0.0, 0.8)
+_NO_GUESSES = FirstGuesses()
 _SECONDS_BETWEEN = 60.0  # after so long the next text in the same process begins by keeping what was learned
 
 
@@ -37,38 +38,46 @@ def choosers(
     begin_with: Profile | None,
     padding: PassSizes = ANY_SIZE,
     prompt_pass: int = DEFAULT_UBATCH,
-    guesses: FirstGuesses | None = None,
+    guesses: FirstGuesses = _NO_GUESSES,
+    draft_table: CostTable | None = None,
 ) -> dict[float, Auto]:
     """Controllers of `plans`, by temperature.
 
     begin_with: pass times, calibration and rates to begin with; None for nothing. prompt_pass: most tokens of one pass
-        over a prompt. guesses: what passes take where nobody has timed any; None for nothing.
+        over a prompt. guesses: what the places of the weights tell. draft_table: what draft passes took while the pair
+        was loaded, if nothing else is known of them.
     """
-    if begin_with and begin_with.origin == "tuned":
-        guides = {tuned.temperature: begin_with.guide(tuned.temperature) for tuned in begin_with.plans}
-    else:
-        costs = _costs(begin_with, padding, prompt_pass, guesses or FirstGuesses())
-        known = {a.temperature: a.calibration for a in begin_with.acceptance} if begin_with else {}
-        guides = {t: Guide(costs, known[t].fresh() if t in known else None) for t in _TEMPERATURES}
-    return {t: Auto(_expected(plans, begin_with, t), guide) for t, guide in guides.items()}
+    costs = _costs(begin_with, padding, prompt_pass, guesses, draft_table)
+    known = {a.temperature: a.calibration for a in begin_with.acceptance} if begin_with else {}
+    is_tuned = begin_with is not None and begin_with.origin == "tuned"
+    temperatures = [tuned.temperature for tuned in begin_with.plans] if begin_with and is_tuned else _TEMPERATURES
+    autos = {}
+    for t in temperatures:
+        guide = Guide(costs, known[t].fresh() if t in known else None)
+        first = begin_with.at(t).plan if begin_with and is_tuned else None
+        autos[t] = Auto(_expected(plans, begin_with, t), guide, first, is_tuned)
+    return autos
 
 
 def _expected(plans: Sequence[Plan], begin_with: Profile | None, temperature: float) -> list[ExpectedPlan]:
-    """The rates of `plans`, as far as they are known, and of plain decoding."""
+    """The rates of `plans`, as far as they are known, and of plain decoding. Bounds of trees may have changed since."""
     if begin_with is None or temperature not in [tuned.temperature for tuned in begin_with.plans]:
         return untried(plans)
     tuned = begin_with.at(temperature)
     plain = tuned.plain_tokens_per_second
-    known = [expected for expected in tuned.expected if expected.plan in plans or not expected.plan.drafts]
+    measured = {(expected.plan.method, expected.plan.overlap): expected for expected in tuned.expected}
+    known = [replace(measured[p.method, p.overlap], plan=p) for p in plans if (p.method, p.overlap) in measured]
     tried = {expected.plan for expected in known}
-    return [*known, *untried([plan for plan in plans if plan not in tried], plain)]
+    off = ExpectedPlan(OFF.plan(), plain, 0.0)
+    return [*known, *([] if off.plan in tried else [off]), *untried([p for p in plans if p not in tried], plain)]
 
 
-def _costs(learned: Profile | None, padding: PassSizes, prompt_pass: int, guesses: FirstGuesses) -> LearnedCosts:
-    table = learned.costs.draft if learned else None
-    draft = LearnedDraftTimes.of_table(table) if table else LearnedDraftTimes(share=guesses.draft_share)
-    known = learned.costs.target.times if learned else ()
-    return LearnedCosts(LearnedTimes(known, padding, prompt_pass, guesses.experts, guesses.copies_from), draft)
+def _costs(
+    known: Profile | None, padding: PassSizes, prompt_pass: int, guesses: FirstGuesses, draft_table: CostTable | None
+) -> RunCosts:
+    measured = known.run_costs if known else RunCosts(draft=DraftTimes(draft_table))
+    target = PassTimes(measured.target.times, padding, prompt_pass, guesses.experts, guesses.copies_from)
+    return RunCosts(target, measured.draft)
 
 
 @dataclass
@@ -78,7 +87,7 @@ class Learner:
     options: RunOptions  # what the user asks for, on which the fingerprint depends
     settings: LlamaSettings  # of the target, in use; they are kept, but never change those of a later run
     note: Callable[[str], None]  # called with a sentence if it cannot be kept
-    _kept_at: float = field(default_factory=time.monotonic)
+    _kept_at: float = field(default_factory=lambda: clock.now())
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -107,12 +116,12 @@ class Learner:
 
     def keep_now_and_then(self, choosers: Mapping[float, Auto]) -> None:
         """Keep what was learned if that was not done for a minute."""
-        if time.monotonic() > self._kept_at + _SECONDS_BETWEEN:
+        if clock.now() > self._kept_at + _SECONDS_BETWEEN:
             self.keep(choosers)
 
     def keep(self, choosers: Mapping[float, Auto]) -> None:
         """Keep what the choosers of each temperature learned. If that is impossible the run goes on, with a notice."""
-        self._kept_at = time.monotonic()
+        self._kept_at = clock.now()
         try:
             if learned := self._profile({t: auto for t, auto in choosers.items() if auto.has_learned}):
                 profile_files.export(learned, profile_files.learned_path_of(learned.fingerprint))
@@ -122,9 +131,9 @@ class Learner:
     def _profile(self, choosers: Mapping[float, Auto]) -> Profile | None:
         """What the runs taught, as a profile; None if they taught nothing, or not without a profile."""
         guide = next((auto.guide for auto in choosers.values()), None)
-        if guide is None or guide.learned is None:
+        if guide is None or self.options.profile:
             return None
-        learned = guide.learned
+        learned = guide.costs
         table = learned.draft.table(guide.plain_ms(0)) if self.options.draft else None
         return Profile(
             fingerprint=machine.fingerprint(self.identity),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specrun import clock
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head
 from specrun.catalog.pairs import check_pair, check_sizes
@@ -229,13 +229,13 @@ def _differences(
 
 def _progress(path: Path, show: Callable[[str], None]) -> Callable[[float], None]:
     """Shows how far the loading of a model is, and how long the rest takes once that can be told."""
-    started = time.perf_counter()
+    started = clock.now()
     total = file_bytes(path)
     place = f"{path.name} from {path.absolute().parent}"
     show(f"loading {place}")
 
     def loaded(share: float) -> None:
-        seconds = time.perf_counter() - started
+        seconds = clock.now() - started
         done = share * total
         if share and seconds > _SECONDS_OF_A_RATE:
             rate = f"{size_text(done)} of {size_text(total)}, {size_text(done / seconds)}/s"

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 from weakref import WeakSet
 
-from specrun.engine import exact_passes
+from specrun.engine import exact_passes, warm_up
 from specrun.engine.completion import Completion
 from specrun.engine.engine import Engine, Lanes
 from specrun.engine.exact_passes import ExactPasses
@@ -27,7 +27,7 @@ from specrun.errors import UsageError
 from specrun.hardware.other_load import LoadWatch
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
-from specrun.llama import LlamaModel
+from specrun.llama import DraftContext, LlamaModel
 from specrun.llama.grammar import Grammar, TriggeredGrammar
 from specrun.long_run import unseen
 from specrun.options.expand import with_options_of
@@ -68,6 +68,8 @@ class Model:
         self._looks_again = False
         # By the memory that is free before the models take theirs; a single plan needs none.
         self._guesses = first_guesses(options) if len(options.plans) > 1 else None
+        if self._guesses:
+            options = options.with_trees_of(self._guesses.largest)
         self._pair = load_pair(options, show)
         self.draft = options.draft if self._pair.drafts else None
         self.notices = list(self._pair.notices)
@@ -99,8 +101,10 @@ class Model:
             if self.exactness.sizes == PLAIN_ONLY:
                 plans = (OFF.plan(),)
         profile = options.profile if pair.drafts or not options.draft else None
-        earlier = self._learner.earlier if self._learner else None
-        self.plans = RunPlans(self.engine, plans, profile, options.follow, earlier, self._guesses)
+        known = profile or (self._learner.earlier if self._learner else None)
+        draft = pair.drafts[0] if pair.drafts and len(plans) > 1 and known is None else None
+        draft_table = warm_up.timed(draft.context) if isinstance(draft, DraftContext) else None
+        self.plans = RunPlans(self.engine, plans, profile, options.follow, known, self._guesses, draft_table)
         self._known[None] = self.plans, self._learner
 
     def _lanes(self, options: RunOptions, sources: SourceSet) -> Lanes:
@@ -148,7 +152,8 @@ class Model:
             learner = learner.with_threads(n) if learner else None
             # A tuned profile has the times of passes with all threads.
             profile = None if plans.kept else plans.profile
-            plans = replace(plans, profile=profile, learned=learner.earlier if learner else None)
+            known = profile or (learner.earlier if learner else None)
+            plans = replace(plans, profile=profile, known=known)
             self._known[n] = plans, learner
         self.plans, self._learner = self._known[n]
 
@@ -160,7 +165,11 @@ class Model:
     @property
     def threads_notice(self) -> str | None:
         """A sentence for the user while other programs hold cores; else None."""
-        return self._threads.notice if self._threads else None
+        notice = self._threads.notice if self._threads else None
+        whole = self._known[None][0].profile if None in self._known else None
+        if notice and whole and not self.plans.profile:
+            return f"{notice}; what `specrun tune` measured with all threads is followed once these are free"
+        return notice
 
     @property
     def llama_model(self) -> LlamaModel:

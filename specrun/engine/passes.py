@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 
+from specrun import clock
 from specrun.engine.generation import Generation
 from specrun.engine.shared_drafts import room_of
 from specrun.engine.statistics import Pass
@@ -65,9 +65,9 @@ class Passes:
     def read(self, readers: Sequence[Generation]) -> None:
         """Read a portion of each of these prompts, in one pass."""
         sizes = [text.n_next for text in readers]
-        started = time.perf_counter()
+        started = clock.now()
         scores([], readers)
-        _count_reading(readers, sizes, time.perf_counter() - started, sum(sizes))
+        _count_reading(readers, sizes, clock.now() - started, sum(sizes))
 
     def next_pass(
         self, generations: Sequence[Generation], readers: Sequence[Generation] = ()
@@ -81,10 +81,10 @@ class Passes:
             text.begin_passes(is_alone=len(generations) == 1 and not readers)
         sizes = [text.n_next for text in readers]
         n_cached = [text.target.n_cached for text in texts]
-        clock = texts[0].target.context
-        started, decoded = time.perf_counter(), clock.decode_seconds
+        context = texts[0].target.context
+        started, decoded = clock.now(), context.decode_seconds
         turns = step(texts, readers, self._sharing)
-        seconds, target_seconds = time.perf_counter() - started, clock.decode_seconds - decoded
+        seconds, target_seconds = clock.now() - started, context.decode_seconds - decoded
         n_tokens, n_texts = sum(sizes) + sum(turn.n_tokens for turn in turns), len(texts) + len(readers)
         n_target = texts[0].target.padding.padded(n_tokens)
         result = [(turn.text, turn.text.done(turn, n_target - n_tokens if n_texts == 1 else 0)) for turn in turns]

@@ -53,6 +53,7 @@ def run_options(
         datastore=speculation.datastore,
         history=speculation.history,
         overlap=speculation.overlap,
+        may_shrink=speculation.is_auto,
         chat_template=prompt_tokens.given_template(models.chat_template)
         if models.chat_template
         else _template_of_ollama(models.target, target, note),

@@ -17,6 +17,9 @@ from specrun.speculation.planning.pass_sizes import MOST_PADDED
 from specrun.speculation.shape import MAX_LEAVES
 
 DEFAULT_CTX_SIZE = 4096  # tokens; chosen by hand
+# Nodes of the largest trees of `auto` where weights are near: room for larger ones would take memory for nothing.
+# Chosen by hand.
+NEAR_BUDGET = 64
 _MAX_PENDING = 64  # most committed tokens that a pass decodes again before the tree, or its padding; chosen by hand
 _MAX_SAFE_CTX_SIZE = 2**24  # tokens; chosen by hand, beyond any model's context
 # Most leaf paths of the tree of each further text, and of all of them: each takes a sequence id and a row of logits.
@@ -46,6 +49,7 @@ class RunOptions:
     overlap: bool | None = None  # whether to draft while the target's passes run; None: as the plan says
     chat_template: str | None = None  # Jinja, or a name of llama.cpp's; None: the target's own
     steps_down: int = 0  # smaller placements to begin with, because passes ran out of memory with those before
+    may_shrink: bool = False  # whether the bounds of `plans` are left to specrun, so that they may be smaller
     parallel: int = 1  # most texts that are written at the same time, within one context
 
     @property
@@ -54,8 +58,20 @@ class RunOptions:
         if not self.profile:
             return self
         settings = self.settings.over(self.profile.settings)
-        plans = (*self.profile.candidates(), *self.plans) if self.follow else self.plans
-        return replace(self, settings=settings, plans=plans, ring=self.profile.ring)
+        plans = self.plans
+        if self.follow:
+            followed = self.profile.candidates()
+            methods = {plan.method for plan in followed}
+            plans = (*followed, *(plan for plan in plans if plan.method not in methods))
+        may_shrink = self.may_shrink and not self.follow
+        return replace(self, settings=settings, plans=plans, ring=self.profile.ring, may_shrink=may_shrink)
+
+    def with_trees_of(self, most: int) -> RunOptions:
+        """The options with trees of at most so many nodes, if their bounds are left to specrun."""
+        if not self.may_shrink:
+            return self
+        plans = [p.method.plan(min(p.budget, most), min(p.depth, most - 1)) for p in self.plans]
+        return replace(self, plans=tuple(plans))
 
     @property
     def pads(self) -> bool:

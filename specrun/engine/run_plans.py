@@ -12,6 +12,7 @@ from specrun.profiles.profile import Profile, nearest
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.method import Plan
+from specrun.speculation.planning.costs import CostTable
 
 
 @dataclass
@@ -22,8 +23,9 @@ class RunPlans:
     candidates: Sequence[Plan]  # the plans that can run
     profile: Profile | None  # what `specrun tune` measured of this pair on this machine; None for nothing
     follow: bool  # whether the profile's plans are followed instead of the candidates
-    learned: Profile | None = None  # what earlier runs of `auto` learned of the pair; None for nothing
-    guesses: FirstGuesses | None = None  # what passes take where nobody has timed any
+    known: Profile | None = None  # `profile`, or what earlier runs of `auto` learned of the pair; None for nothing
+    guesses: FirstGuesses | None = None  # what the places of the weights tell
+    draft_table: CostTable | None = None  # what draft passes took while the pair was loaded
 
     def __post_init__(self) -> None:
         self._follows_profile = self.profile is not None and self.follow
@@ -37,14 +39,12 @@ class RunPlans:
 
     def _autos(self) -> dict[float, Auto]:
         """New choosers by temperature: by the profile, by what was learned, or among several candidates."""
-        if self.profile and self._follows_profile:
-            return self.profile.choosers()
-        if len(self.candidates) == 1:
+        if len(self.candidates) == 1 and not self._follows_profile:
             return {}
         target = self.engine.target
         prompt_pass = target.context.config.settings.prompt_pass
-        known = self.profile or self.learned
-        return learning.choosers(self.candidates, known, target.padding, prompt_pass, self.guesses)
+        guesses = self.guesses or FirstGuesses()
+        return learning.choosers(self.candidates, self.known, target.padding, prompt_pass, guesses, self.draft_table)
 
     def at(self, temperature: float) -> PlanChooser:
         """The chooser for texts of this temperature. It is kept, so it learns from one text to the next.

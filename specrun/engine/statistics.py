@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Literal
 
+from specrun import clock
 from specrun.engine.engine import Engine
 from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.sampling.sampler import TokenLogprob
@@ -43,6 +43,7 @@ class Statistics:
     target_seconds: time in target passes.
     draft_seconds: time in draft passes while no target pass ran.
     overlapped_seconds: time in draft passes while a target pass ran.
+    draft_passes: number of draft passes, those that ran during a target pass too.
     bytes_read: of streamed weights, from the start of the first pass to the end of the last pass.
     wait_seconds: time in target passes that was spent waiting for streamed weights.
     experts_used: experts that passes used where specrun keeps some of them in memory, each counted once in a pass.
@@ -65,6 +66,7 @@ class Statistics:
     target_seconds: float = 0.0
     draft_seconds: float = 0.0
     overlapped_seconds: float = 0.0
+    draft_passes: int = 0
     bytes_read: int = 0
     wait_seconds: float = 0.0
     experts_used: int = 0
@@ -93,6 +95,18 @@ class Statistics:
     def drafted_accepted(self) -> int:
         """Drafted tokens that were accepted: of each pass all tokens but the last, which is the target's own."""
         return sum(i * n for i, n in enumerate(self.accepted))
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """The share of drafted tokens that were accepted (Leviathan et al., arXiv 2211.17192); None if none was."""
+        return self.drafted_accepted / self.drafted if self.drafted else None
+
+    @property
+    def draft_to_target(self) -> float | None:
+        """The time of a draft pass as a share of a target pass, c in the papers; None if none was made."""
+        if not (self.draft_passes and self.target_seconds):
+            return None
+        return self.draft_seconds / self.draft_passes / (self.target_seconds / max(self.passes, 1))
 
     @property
     def bytes_read_per_pass(self) -> int:
@@ -142,8 +156,9 @@ class Clock:
         statistics.bytes_read = now[5] - before[5]
         statistics.experts_used = now[6] - before[6]
         statistics.experts_found = now[7] - before[7]
+        statistics.draft_passes = now[8] - before[8]
 
-    def _now(self) -> tuple[float, float, float, float, float, int, int, int]:
+    def _now(self) -> tuple[float, float, float, float, float, int, int, int, int]:
         """The same of all texts that the engine has written, in the order of `read`. Heads have no overlap."""
         target, draft, overlap = self._engine.target.context, self._engine.draft, self._engine.overlap
         overlapped = overlap.seconds if overlap else 0.0
@@ -151,4 +166,14 @@ class Clock:
         weights = target.weights
         waited, read = (weights.wait_seconds, weights.bytes_read) if weights else (0.0, 0)
         used, found = weights.found if isinstance(weights, ExpertWeights) else (0, 0)
-        return time.perf_counter(), target.decode_seconds, drafted, overlapped, waited, read, used, found
+        return (
+            clock.now(),
+            target.decode_seconds,
+            drafted,
+            overlapped,
+            waited,
+            read,
+            used,
+            found,
+            draft.context.n_passes if draft else 0,
+        )

@@ -6,11 +6,11 @@ when there is no time for a further one, and how a result is remembered for late
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from specrun import clock
 from specrun.errors import LlamaError
 from specrun.hardware import machine
 from specrun.hardware.machine import Machine
@@ -35,7 +35,7 @@ def is_faster(ms: float, than: float, margin: float = CLEARLY) -> bool:
 
 def is_time(seconds: float, run: Run) -> bool:
     """Whether so many seconds pass before the run's deadline."""
-    return time.perf_counter() + seconds <= run.deadline
+    return clock.now() + seconds <= run.deadline
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ def best_of(
     """
     run = run or Run()
     best: Found | None = None
-    started, tried = time.perf_counter(), list[Found]()
+    started, tried = clock.now(), list[Found]()
     for i, candidate in enumerate(candidates):
-        usual = _WORTH_BEGINNING * (time.perf_counter() - started) / max(len(tried), 1)
+        usual = _WORTH_BEGINNING * (clock.now() - started) / max(len(tried), 1)
         if best is not None and not is_time(usual, run):
             return Outcome(best, tried, candidates[i:])
         found = measure(candidate, best)

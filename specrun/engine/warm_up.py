@@ -1,34 +1,55 @@
-"""Passes on a GPU that nobody waits for, made before anything is timed.
+"""Passes that nobody waits for, made while a pair is loaded: kernels are loaded, and the draft's passes timed.
 
 Kernels are loaded into a GPU when they are first called, and which ones a pass calls depends on its tokens. On an H200
 the first draft passes of their sizes took several times as long as later ones: `auto` took that for what drafting
-costs, and turned it off.
+costs, and turned it off. And what a draft pass takes cannot be guessed from the sizes of the files: such a guess kept
+`auto` from ever asking a draft that takes a hundredth of a slow target's pass.
 """
 
 from __future__ import annotations
 
-import time
-
+from specrun import clock
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import LlamaContext
+from specrun.speculation.planning.costs import CostTable, PassTime
 
 # Tokens of passes, the most usual first. Kernels that multiply by quantized weights are made for each size up to 8 and
 # for multiples of 8; those of attention for powers of two.
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 3, 5, 6, 7, 24, 48)
 _TIMES = 3  # a pass that was made twice is replayed as a whole from then on, which the third prepares
 _SECONDS = 0.3  # after which the rest is left to the texts
+_TIMED = (1, 8)  # tokens of the draft passes that are timed
+_TOKEN = 0  # any token of the vocabulary
 
 
 def warm_up(context: LlamaContext) -> None:
     """Make passes of usual sizes as far as a fraction of a second suffices, and leave the cache empty."""
-    deadline = time.perf_counter() + _SECONDS
-    most = min(context.config.n_batch, context.config.n_outputs, context.config.n_ctx)
+    deadline = clock.now() + _SECONDS
     for n in _SIZES:
-        if n > most:
+        if n > _most(context):
             continue
-        batch = committed_tokens([0] * n, 0, 1, n)
         for _ in range(_TIMES):
-            context.decode(batch)
-            context.remove(0, 0)
-            if time.perf_counter() > deadline:
+            _pass(context, n)
+            if clock.now() > deadline:
                 return
+
+
+def timed(context: LlamaContext) -> CostTable:
+    """Milliseconds of a pass over one token and over a few, each the second of its size. The cache is empty again."""
+    times = []
+    for n in _TIMED:
+        if n <= _most(context):
+            _pass(context, n)  # touches memory and loads kernels
+            started = clock.now()
+            _pass(context, n)
+            times.append(PassTime(n, 0, 1e3 * (clock.now() - started)))
+    return CostTable(times)
+
+
+def _pass(context: LlamaContext, n: int) -> None:
+    context.decode(committed_tokens([_TOKEN] * n, 0, 1, n))
+    context.remove(0, 0)
+
+
+def _most(context: LlamaContext) -> int:
+    return min(context.config.n_batch, context.config.n_outputs, context.config.n_ctx)

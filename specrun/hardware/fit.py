@@ -72,21 +72,6 @@ def expert_share(placement: Placement, used_share: float) -> float:
     return 1 - _seconds(placement, room, Rates(), 0.0) / _seconds(placement, room, Rates(), used_share)
 
 
-def draft_share(placement: Placement, used_share: float = 1.0) -> float:
-    """The time of a draft pass over one token as a share of the target's, with assumed rates; 0 without a draft.
-
-    used_share: as in `fit`.
-    """
-    draft, sites = placement.request.draft, zip(placement.request.gpus, placement.gpus, strict=True)
-    if not draft:
-        return 0.0
-    rates = Rates()
-    in_vram = any("draft" in site.parts and not gpu.shares_ram for gpu, site in sites)
-    n_bytes = sum(draft.layers) + sum(draft.experts) + draft.output
-    seconds = n_bytes / (rates.vram if in_vram else rates.ram)
-    return seconds / _seconds(placement, room_for_weights(placement), rates, used_share)
-
-
 def out_of_vram(placement: Placement, rates: Rates, used_share: float = 1.0) -> Placement | None:
     """The placement with no layer of the target in VRAM, if a token is faster so; None if it is not, or must not be.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun import interrupts
+from specrun import clock, interrupts
 from specrun.errors import ContextFullError, LlamaError
 from specrun.llama import library, thread_pool, tiled_kernels
 from specrun.llama.batch import Batch, BatchBuffer, committed_tokens
@@ -157,11 +156,11 @@ class LlamaContext(library.Closing):
 
     def compute(self, function: Callable[[Any, Any], int], batch: Any, what: str) -> None:
         """Let a function of llama.cpp compute a batch, a C struct. what: what it computes, for errors of `decode`."""
-        started = time.perf_counter()
+        started = clock.now()
         with library.CapturedErrors() as errors:
             code = function(self.handle, batch)
             llama_cpp.llama_synchronize(self.handle)
-        self.decode_seconds += time.perf_counter() - started
+        self.decode_seconds += clock.now() - started
         if code == 1:
             raise ContextFullError(f"the context of {self.config.n_ctx} tokens is full; give a larger --ctx-size")
         if code != 0 and (failure := library.memory_failure(errors)):

@@ -11,10 +11,10 @@ later.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from specrun import clock
 from specrun.llama.context import Logits
 from specrun.llama.pass_bounds import BLOCK
 from specrun.llama.target import TargetContext
@@ -133,9 +133,9 @@ class Comparison:
 
     def _timed(self, tree: TokenTree) -> tuple[Logits, float]:
         """The logits of a pass over `tree`, and its milliseconds."""
-        started = time.perf_counter()
+        started = clock.now()
         rows = self._target.score(tree)
-        return rows, (time.perf_counter() - started) * 1e3
+        return rows, (clock.now() - started) * 1e3
 
     def _fill(self, start: int) -> None:
         """Bring the cache to the tokens before the compared tokens."""

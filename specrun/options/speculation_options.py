@@ -22,19 +22,19 @@ _shared = partial(spelled, rich_help_panel="Speculation", hidden=True)
 _option = partial(option, rich_help_panel="Speculation", usual=False)
 _flag = partial(flag, rich_help_panel="Speculation", usual=False)
 
-# Bounds of the trees of `auto` without a profile, which are as large as pays; chosen by hand.
-_AUTO_BUDGET = 64  # nodes
-_AUTO_DEPTH = 16  # drafted tokens on a path, without draft sources
+# Bound of the trees of `auto`, which are as large as pays: the tokens of a prompt that llama.cpp computes at once.
+_AUTO_BUDGET = 512  # nodes
 
 # fmt: off
 Datastore = Annotated[Path | None, _shared(
     "--datastore", metavar="FILE", help="Also draft from a datastore, made with `specrun datastore`."
 )]
 Budget = Annotated[int | None, _shared(
-    "--budget", metavar="N", help="Most nodes of a tree, root included. By default 16."
+    "--budget", metavar="N", help="Most nodes of a tree, root included. By default 16; with auto as many as pay."
 )]
 Depth = Annotated[int | None, _shared(
-    "--depth", metavar="N", help="Most drafted tokens on a path. By default 8 in a tree and 4 in a chain."
+    "--depth", metavar="N",
+    help="Most drafted tokens on a path. By default 8 in a tree and 4 in a chain; with auto as many as pay."
 )]
 GrowthMap = Annotated[Path | None, _shared(
     "--growth-map", metavar="FILE",
@@ -74,6 +74,10 @@ class SpeculationOptions:
     )
     budget: Budget = None
     depth: Depth = None
+    width: int | None = _option(
+        None, "N", "Most nodes that one draft pass expands. By default the mean width of a level in a tree; with auto "
+        "as many as pay."
+    )
     learn: bool = _option(
         True, None, "Whether auto begins with what earlier runs of this pair learned, and keeps what this one learns. "
         "By default it does.",
@@ -84,7 +88,7 @@ class SpeculationOptions:
     @property
     def is_open(self) -> bool:
         """Whether the size of the trees is left to specrun."""
-        return self.budget is None and self.depth is None
+        return self.budget is None and self.depth is None and self.width is None
 
     @property
     def is_auto(self) -> bool:
@@ -94,13 +98,15 @@ class SpeculationOptions:
     def plans(self) -> tuple[Plan, ...]:
         """The plan of the options; with `auto`, the plans to choose from. Raises UsageError for impossible options."""
         from specrun.speculation.drafters.chain import CHAIN
-        from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
+        from specrun.speculation.drafters.cost_aware import MERGED
         from specrun.speculation.drafters.guessed import DRAFTLESS
         from specrun.speculation.drafters.specexec import SPECEXEC
         from specrun.speculation.method import MAX_BUDGET, OFF
 
         if self.depth is not None and not 0 <= self.depth < MAX_BUDGET:
             raise UsageError(f"--depth must be between 0 and {MAX_BUDGET - 1}; got {self.depth}")
+        if self.width is not None and not 1 <= self.width <= MAX_BUDGET:
+            raise UsageError(f"--width must be between 1 and {MAX_BUDGET}; got {self.width}")
         if self.method is not None:
             return (self._plan_of_method(self.method),)
         if self.growth_map:
@@ -110,12 +116,11 @@ class SpeculationOptions:
         if self.speculate == "chain":
             return (CHAIN.plan(depth=self.depth),)
         if self.speculate == "tree":
-            return (SPECEXEC.plan(self.budget, self.depth),)
+            return (SPECEXEC.plan(self.budget, self.depth, self.width),)
         # Where text is copied, a path of guesses may be as long as the tree is large.
         budget = _AUTO_BUDGET if self.budget is None else self.budget
-        depth = min(max(budget - 1, 0), MAX_BUDGET if self.depth is None else self.depth)
-        adaptive = ADAPTIVE.plan(budget, min(depth, _AUTO_DEPTH) if self.depth is None else depth)
-        return (MERGED.plan(budget, depth), adaptive, DRAFTLESS.plan(budget, depth), OFF.plan())
+        depth = min(max(budget - 1, 0), MAX_BUDGET - 1 if self.depth is None else self.depth)
+        return (MERGED.plan(budget, depth, self.width), DRAFTLESS.plan(budget, depth), OFF.plan())
 
     def _plan_of_method(self, name: str) -> Plan:
         from specrun.speculation import registry
@@ -129,7 +134,7 @@ class SpeculationOptions:
         if self.overlap and not method.can_overlap:
             raise UsageError(f"--overlap goes with methods that have a draft model and sample and match, not {name}")
         if self.growth_map is None:
-            return method.plan(self.budget, self.depth)
+            return method.plan(self.budget, self.depth, self.width)
         if not method.wants_shape or not self.is_open:
             raise UsageError("--growth-map goes with --method sequoia or sequoia-match, without --budget and --depth")
         return method.plan().shaped(read_growth_map(self.growth_map))

@@ -26,7 +26,7 @@ from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 
-VERSION = 3
+VERSION = 4
 
 _DECIMALS = 6  # of numbers that are written
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -10,14 +10,12 @@ from specrun.errors import ProfileError
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.controllers.arm import ExpectedPlan, untried
-from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.drafters.guessed import COPIED_NODES, DRAFTLESS
-from specrun.speculation.method import OFF, Method, Plan
+from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel
-from specrun.speculation.planning.guide import Guide
+from specrun.speculation.planning.guide import Guide, RunCosts
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
-from specrun.speculation.registry import METHODS
 
 Origin = Literal["tuned", "learned"]
 
@@ -53,44 +51,11 @@ class TunedPlan:
     expected: list[ExpectedPlan]  # plans that were measured, plain decoding too, fastest first
 
     @property
-    def followed(self) -> list[ExpectedPlan]:
+    def followed(self) -> list[Plan]:
         """The plans that may be followed: those measured, and draft sources alone where a plan with a draft has any."""
         plans = [expected.plan for expected in self.expected]
-        alone = {plan.follows(method): None for plan in plans if (method := plan.method.without_draft)}
-        return [*self.expected, *untried([plan for plan in alone if plan not in plans], self.plain_tokens_per_second)]
-
-
-@dataclass(frozen=True)
-class PlanRow:
-    """A plan as rows name it."""
-
-    plan: str  # the plan's name
-    method: str  # the name of its method
-    budget: int  # nodes of its trees
-    depth: int  # drafted tokens on a path
-
-
-@dataclass(frozen=True)
-class PredictionRow(PlanRow):
-    """What a plan is predicted to do, by a replay over the calibration texts."""
-
-    tokens_per_second: float
-    tokens_per_pass: float
-    accepted: list[int]  # passes by accepted length, from 1 on
-    error: float  # standard error of the rate, tokens per second
-
-
-@dataclass(frozen=True)
-class ValidationRow(PlanRow):
-    """What a plan did when it was run on texts that it was not chosen on."""
-
-    temperature: float
-    predicted: float  # tokens per second
-    measured: float  # tokens per second
-    predicted_tokens_per_pass: float
-    measured_tokens_per_pass: float
-    predicted_error: float  # standard error, tokens per second
-    measured_error: float  # standard error, tokens per second
+        alone = [plan.follows(method) for plan in plans if (method := plan.method.without_draft)]
+        return list(dict.fromkeys([*plans, *alone]))
 
 
 @dataclass(frozen=True)
@@ -129,8 +94,6 @@ class Profile:
     costs: CostModel
     acceptance: list[Acceptance]  # one for each temperature; empty without a draft
     plans: list[TunedPlan]  # one for each temperature
-    validation: list[ValidationRow] = field(default_factory=list)
-    predictions: dict[float, list[PredictionRow]] = field(default_factory=dict)  # by temperature, fastest plan first
     tried: list[TriedSettings] = field(default_factory=list)
     prompt_ms: dict[int, float] = field(default_factory=dict)  # to read a token, by tokens of a pass over a prompt
     residency: Residency = field(default_factory=Residency)  # how the target's weights in RAM were held
@@ -154,9 +117,10 @@ class Profile:
     def padded_costs(self) -> CostModel:
         return self.costs.padded(self.padding)
 
-    def choosers(self) -> dict[float, Auto]:
-        """Controllers that follow the plans of this profile while generating, by temperature."""
-        return {t.temperature: Auto(t.followed, self.guide(t.temperature), t.plan) for t in self.plans}
+    @property
+    def run_costs(self) -> RunCosts:
+        """What passes take, for a run to begin with."""
+        return RunCosts.of(self.padded_costs)
 
     def guide(self, temperature: float) -> Guide:
         """Cost tables, calibration and expected rate for a text of this temperature."""
@@ -164,7 +128,7 @@ class Profile:
         rate = max(tuned.predicted_tokens_per_second, tuned.plain_tokens_per_second) / 1e3
         # A calibration of its own, because it shifts with the texts that are written.
         calibration = self.acceptance_at(temperature).calibration.fresh() if self.acceptance else None
-        return Guide(self.padded_costs, calibration, rate)
+        return Guide(self.run_costs, calibration, rate)
 
     def without_draft(self) -> Profile:
         """The part of the profile that holds for the target without a draft: its settings and its pass times.
@@ -193,13 +157,4 @@ class Profile:
 
     def candidates(self) -> tuple[Plan, ...]:
         """Every plan that `choosers` may follow."""
-        return tuple(dict.fromkeys(expected.plan for tuned in self.plans for expected in tuned.followed))
-
-
-def best_by_size(rows: Sequence[PredictionRow], is_wanted: Callable[[Method], bool]) -> dict[int, float]:
-    """The highest predicted tokens per second among the plans of the wanted methods, by nodes of the tree."""
-    best: dict[int, float] = {}
-    for row in rows:
-        if is_wanted(METHODS[row.method]):
-            best[row.budget] = max(best.get(row.budget, 0.0), row.tokens_per_second)
-    return best
+        return tuple(dict.fromkeys(plan for tuned in self.plans for plan in tuned.followed))

@@ -5,7 +5,7 @@ A method and its plans name each other, as do a method and what its drafter is m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -14,7 +14,6 @@ from specrun.speculation.accept import AcceptanceRule
 from specrun.speculation.drafter import Drafter, Guesses
 from specrun.speculation.growth import ChainSource
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.shape import TreeShape
 
 Needed = TypeVar("Needed")
@@ -90,8 +89,6 @@ class Method:
     shape: Callable[[int, int], TreeShape] | None = None  # of its trees, if budget and depth decide it
     sources: tuple[str, ...] = ()  # names of the draft sources that it uses
     head: HeadKind | None = None  # the kind of head that drafts for it; None where any draft may
-    candidates: Callable[[PlanSpace], Sequence[Plan]] = lambda _: ()  # plans that `specrun tune` considers
-    with_sources: Method | None = None  # the same with draft sources, which `specrun tune` tries as well
     without_draft: Method | None = None  # replaces it where the draft model does not pay; None for plain decoding
     label: Callable[[Plan], str] = _label  # the name of a plan
     options: Callable[[Plan], str] = _options  # the command-line options for a plan
@@ -217,22 +214,6 @@ class Plan:
         return replace(self, budget=2, depth=1) if self.can_shrink else self
 
     @property
-    def caution(self) -> int:
-        """A rank by which a plan is preferred to a plan of a higher rank that is not faster by more than the error.
-
-        0 is plain decoding; then come draft sources alone, adaptive trees, those with draft sources, chains, fixed
-        trees, and drafting ahead. An adaptive tree can be any chain or nothing, and follows a text that is easier or
-        harder than those it was measured on; of a fixed plan only the measured texts are known.
-        """
-        if self.overlap:
-            return 6
-        if not self.method.needs_draft:
-            return int(self.drafts)
-        if self.method.is_adaptive:
-            return 3 if self.method.sources else 2
-        return 4 if self.is_chain else 5
-
-    @property
     def size(self) -> str:
         """Budget and depth in words."""
         return f"{self.budget} nodes, {self.depth} deep"
@@ -253,7 +234,6 @@ OFF: Method = Method(
     pays="where no other method does",
     drafter=None,
     needs=(),
-    candidates=lambda _: (OFF.plan(),),
     label=lambda _: "off",
     options=lambda _: "--speculate off",
 )

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
+from specrun import clock
 from specrun.engine.engine import Engine
 from specrun.llama import BlockDraft, RecurrentDraft, TargetContext
 from specrun.long_run import Run
@@ -59,9 +59,9 @@ class TargetTimer:
         self._at += n
         self.target.tokens[-1] = chain[0]  # the root is not in the cache yet
         tree = TokenTree.chain(chain)
-        started = time.perf_counter()
+        started = clock.now()
         self.target.score(tree)
-        seconds = time.perf_counter() - started
+        seconds = clock.now() - started
         self.target.drop_tree()
         return seconds * 1e3
 
@@ -86,11 +86,11 @@ class DraftTimer:
         assert draft is not None, "only pairs are timed"
         is_tree = not isinstance(draft, RecurrentDraft)
         nodes = [DraftNode(i + 1, ROOT if is_tree else i, token) for i, token in enumerate(repeated(self.tokens, n))]
-        started = time.perf_counter()
+        started = clock.now()
         draft.start(repeated(self.tokens, self._ctx))
-        expanding = time.perf_counter()
+        expanding = clock.now()
         draft.expand(nodes)
-        ended = time.perf_counter()
+        ended = clock.now()
         if isinstance(draft, BlockDraft):  # one pass for all levels, so each takes its share of it
             return ((expanding - started) / draft.block.n_levels + ended - expanding) * 1e3
         return (ended - expanding) * 1e3

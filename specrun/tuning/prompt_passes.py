@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from specrun import clock
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.kernel_trials import ANSWER
 from specrun.engine.model import Model
@@ -91,12 +91,12 @@ def trade(
     """
     run.show("settings: larger passes over a prompt in place of layers in VRAM")
     usual, larger = (candidate.prompt_pass for candidate in candidates)
-    started = time.perf_counter()
+    started = clock.now()
     if run.is_over():
         run.note(_NO_TIME)
         return usual, {}
     before = _read_and_written(options, candidates[0], text)
-    if not is_time(time.perf_counter() - started, run):
+    if not is_time(clock.now() - started, run):
         run.note(_NO_TIME)
         return usual, {usual: before[0]}
     try:
@@ -122,9 +122,9 @@ def _read_and_written(options: RunOptions, settings: LlamaSettings, text: str) -
         timer = TargetTimer(model.engine.target, model.llama_model.tokenize(text, add_special=False))
         timer.fill(_SMALL)
         timer.ms(1)  # memory is touched for the first time
-        started = time.perf_counter()
+        started = clock.now()
         timer.fill(_SMALL + _READ)
-        prompt_ms = (time.perf_counter() - started) * 1e3 / _READ
+        prompt_ms = (clock.now() - started) * 1e3 / _READ
         return prompt_ms, statistics.median(timer.ms(1) for _ in range(3))
 
 
@@ -152,9 +152,9 @@ def choose(
 
         def pass_ms(start: int, n: int) -> float:
             target.set_prompt(repeated(tokens, start + 1))
-            started = time.perf_counter()
+            started = clock.now()
             target.set_prompt(repeated(tokens, start + n + 1))
-            return (time.perf_counter() - started) * 1e3
+            return (clock.now() - started) * 1e3
 
         best, ms = compare(pass_ms, [n for n in sizes if n < model.engine.ctx_size], is_bounded, run)
     return (settings if best == DEFAULT_UBATCH else replace(settings, ubatch_size=best)), ms

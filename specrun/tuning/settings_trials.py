@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from specrun import clock
 from specrun.engine.default_settings import keeps_bits
 from specrun.engine.kernel_trials import ANSWER, CONTEXTS, PROMPT
 from specrun.engine.model import Model
@@ -38,6 +38,7 @@ _BATCH = 2048  # tokens of a batch of several micro-batches, by llama.cpp's own 
 _THRESHOLDS = (8, 16, 64)  # tokens from which passes copy weights in RAM to the GPU; llama.cpp's default is 32
 _DEFAULTS = ("defaults", LlamaSettings())
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)  # tokens of the timed passes
+_FEW_SIZES = (1, 8, 64)  # where passes are slow
 _FAR_BEHIND = 0.6  # after two sizes in a row with less than this share of the best size's rate, no larger size is timed
 _ALWAYS = 4  # tokens of passes that are timed behind many cells in any case
 _MAY_BE_BEST = 0.75  # share of the best size's rate behind few cells that a size needs to be timed behind many
@@ -224,9 +225,9 @@ def measured(name: str, options: RunOptions, settings: LlamaSettings, compares: 
         timer.fill(contexts[0])
         short = run.stage(0 if plain_ms > _VERY_SLOW_MS else math.inf)
         near = rounds(timer, contexts[0], sizes, _ROUNDS, short).pass_times()
-        started = time.perf_counter()
+        started = clock.now()
         timer.fill(contexts[1])
-        prompt_ms = 1e3 * (time.perf_counter() - started) / max(contexts[1] - contexts[0], 1)
+        prompt_ms = 1e3 * (clock.now() - started) / max(contexts[1] - contexts[0], 1)
         by_size = {t.n: t.ms for t in near}
         far = rounds(timer, contexts[1], may_be_best(by_size, padding), _ROUNDS, short).pass_times()
         ms = {t.n: (t.ms + by_size[t.n]) / 2 for t in far}
@@ -240,7 +241,8 @@ def worth_timing(timer: PassTimer, most: int) -> tuple[list[int], float]:
     """
     plain_ms = timer.ms(1)
     sizes, best, n_behind = [1], 1 / plain_ms, 0
-    for n in [size for size in _SIZES[1:] if size <= most]:
+    steps = _FEW_SIZES if plain_ms > _VERY_SLOW_MS else _SIZES
+    for n in [size for size in steps[1:] if size <= most]:
         rate = tokens_of(n) / timer.ms(n)
         sizes.append(n)
         n_behind = n_behind + 1 if rate < _FAR_BEHIND * best else 0
@@ -267,7 +269,7 @@ def measured_apart(
 ) -> Tried:
     """`measured` in a process of its own, which the settings may change for good."""
     debug = logging.getLogger("specrun.llama").isEnabledFor(logging.DEBUG)
-    seconds = min(run.deadline - time.perf_counter(), _LONGEST)
+    seconds = min(run.deadline - clock.now(), _LONGEST)
     given = converter().unstructure({"decided": options.settings, "settings": settings})
     request = {"name": name, "compares": compares, "text": text, "seconds": seconds, **given}
     request |= {"target": str(options.target), "ctx_size": options.ctx_size}

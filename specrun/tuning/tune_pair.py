@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from statistics import geometric_mean
 from typing import Any
 
+from specrun import clock
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import calibration_texts as texts
 from specrun.engine.default_settings import with_defaults
@@ -25,8 +25,9 @@ from specrun.llama import devices, offload_threshold, tiled_kernels
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
-from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import MAX_BUDGET, OFF
+from specrun.speculation.drafters.cost_aware import MERGED
+from specrun.speculation.method import OFF
+from specrun.speculation.planning.pass_times import MOST_TOKENS
 from specrun.tuning import prompt_passes, ring_trials, settings_trials
 from specrun.tuning.settings_trials import Tried
 from specrun.tuning.tuner import EFFORTS, EffortName, Tuned, Tuner
@@ -72,13 +73,13 @@ def tune_pair(
     for this pair too if its layers lie in the same places.
     Raises KeyboardInterrupt, between two passes, once the run is interrupted, and OtherProcessNeededError.
     """
-    effort, started = EFFORTS[effort_name], time.perf_counter()
+    effort, started = EFFORTS[effort_name], clock.now()
     key = f"{effort_name} {list(temperatures)} {[text.prompt for text in own] if own else ''} {raw}"
     unfinished = UnfinishedRun(machine.fingerprint(identity), key)
     run = run.expected_to_take(expected_seconds(effort_name))
     run.show("looking at this machine")
     here = Machine.read(options.target, devices.devices(options.settings.rpc), devices.system_info())
-    options = replace(options, plans=(OFF.plan(), SPECEXEC.plan(min(effort.largest, MAX_BUDGET), 16)))
+    options = replace(options, plans=(OFF.plan(), MERGED.plan(MOST_TOKENS, MOST_TOKENS - 1)))
     placement = place(placement_request(options, here.gpus))
     if first and placement.holds_target_like(first[1]):
         unfinished.take_target(first[0])
@@ -107,7 +108,7 @@ def tune_pair(
         if unfinished.is_resumed:
             run.note("going on with what an earlier run has measured")
         # What the trials left of their time, or took of more, is that of the other measurements.
-        seconds = (1 + _SETTINGS_SHARE) * effort.seconds - (time.perf_counter() - started)
+        seconds = (1 + _SETTINGS_SHARE) * effort.seconds - (clock.now() - started)
         effort = replace(effort, seconds=max(seconds, _LEAST_SHARE * effort.seconds))
         prompts = [(text.kind, model.prompt_tokens(text.prompt, raw)) for text in own or ()]
         tuned = Tuner(model, effort, temperatures, unfinished, run, options.exact).measure(prompts)
@@ -115,9 +116,7 @@ def tune_pair(
     notices += [residency.notice] if residency.notice else []
     profile = _profile(options, identity, here, stages, tuned)
     profile = replace(profile, regime=placement.regime, residency=residency, notices=notices + tuned.notices)
-    traces = [trace for measured in stages.acceptance for trace in measured.traces]
-    written = [token for trace in traces for position in trace.positions for token in position.continuation[:1]]
-    return profile, placement, written
+    return profile, placement, [token for learned in stages.learned for token in learned.written]
 
 
 def _profile(options: RunOptions, identity: Mapping[str, Any], here: Machine, stages: Stages, tuned: Tuned) -> Profile:
@@ -137,8 +136,6 @@ def _profile(options: RunOptions, identity: Mapping[str, Any], here: Machine, st
         costs=tuned.costs,
         acceptance=tuned.acceptance,
         plans=tuned.plans,
-        validation=[validated.row for validated in tuned.validated],
-        predictions={t: [prediction.row for prediction in ranked] for t, ranked in tuned.predictions.items()},
         tried=stages.tried,
         prompt_ms=stages.prompt_ms,
         ring=stages.ring or RingSettings(),

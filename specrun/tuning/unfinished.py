@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import pathlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, TypeVar
-
-import numpy as np
-from cattrs import Converter
-from numpy.typing import NDArray
 
 from specrun.hardware.residency import RingSettings
 from specrun.llama_settings import LlamaSettings
@@ -20,10 +14,9 @@ from specrun.locations import recall, remember
 from specrun.profiles.codec import converter
 from specrun.profiles.profile import Profile, TriedRing, TriedSettings
 from specrun.profiles.profile_files import folder
-from specrun.sampling import Candidates
-from specrun.speculation.planning.costs import CostTable, Overhead
+from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.planning.pass_sizes import PassSizes
-from specrun.tuning.trace import MeasuredAcceptance, Path, Position
+from specrun.tuning.learning_texts import Learned
 
 Result = TypeVar("Result")
 
@@ -40,8 +33,7 @@ class Stages:
     target: CostTable | None = None
     draft: CostTable | None = None
     exact_sizes: PassSizes | None = None
-    overhead: Overhead | None = None
-    acceptance: list[MeasuredAcceptance] = field(default_factory=list)
+    learned: list[Learned] = field(default_factory=list)
     prompt_ms: dict[int, float] = field(default_factory=dict)  # see `Profile`
     ring: RingSettings | None = None
     tried_rings: list[TriedRing] = field(default_factory=list)
@@ -56,7 +48,7 @@ class UnfinishedRun:
 
         def read(value: Any) -> Stages | None:
             is_usable = time.time() - path.stat().st_mtime <= _MAX_AGE and value["key"] == key
-            return _converter().structure(value, Stages) if is_usable else None
+            return converter().structure(value, Stages) if is_usable else None
 
         earlier = recall(path, read)
         self.is_resumed = earlier is not None
@@ -80,7 +72,7 @@ class UnfinishedRun:
 
     def save(self) -> None:
         """Write the stages to the file. If the disk refuses, the run can only not be continued."""
-        remember(self._path, _converter().unstructure(self.stages))
+        remember(self._path, converter().unstructure(self.stages))
 
 
 def delete(fingerprint: str) -> None:
@@ -90,47 +82,3 @@ def delete(fingerprint: str) -> None:
 
 def _file(fingerprint: str) -> pathlib.Path:
     return folder() / "unfinished" / f"{fingerprint}.json"
-
-
-@cache
-def _converter() -> Converter:
-    """The converter of profiles, with traces added. Scores of candidates are kept as float32."""
-    with_traces = converter().copy()
-    with_traces.register_unstructure_hook(Position, _position_to_json)
-    with_traces.register_structure_hook(Position, _position_from_json)
-    return with_traces
-
-
-def _position_to_json(position: Position) -> dict[str, Any]:
-    # Lists of numbers would need hundreds of megabytes where memory is what there is too little of.
-    places = {path: place for place, path in enumerate(position.children)}
-    nodes = [(places[path[:-1]], path[-1]) if path else (0, 0) for path in places]
-    below = list(position.children.values())
-    return {
-        "ctx": position.ctx,
-        "continuation": position.continuation,
-        "nodes": _packed(np.array(nodes, np.int32)),
-        "counts": _packed(np.array([len(candidates.tokens) for candidates in below], np.int32)),
-        "tokens": _packed(np.concatenate([candidates.tokens for candidates in below]).astype(np.int32)),
-        "scores": _packed(np.concatenate([candidates.scores for candidates in below]).astype(np.float32)),
-    }
-
-
-def _position_from_json(value: dict[str, Any], _type: type) -> Position:
-    nodes = _unpacked(value["nodes"], np.int32).reshape(-1, 2).tolist()
-    ends = _unpacked(value["counts"], np.int32).cumsum()[:-1]
-    tokens = np.split(_unpacked(value["tokens"], np.int32).astype(np.int64), ends)
-    scores = np.split(_unpacked(value["scores"], np.float32).astype(np.float64), ends)
-    paths: list[Path] = []
-    for place, (parent, token) in enumerate(nodes):
-        paths.append((*paths[parent], token) if place else ())
-    children = {path: Candidates(ids, values) for path, ids, values in zip(paths, tokens, scores, strict=True)}
-    return Position(value["ctx"], value["continuation"], children)
-
-
-def _packed(array: NDArray[Any]) -> str:
-    return base64.b64encode(array.tobytes()).decode("ascii")
-
-
-def _unpacked(text: str, dtype: type) -> NDArray[Any]:
-    return np.frombuffer(base64.b64decode(text), dtype)

@@ -50,8 +50,14 @@ def as_json(completion: Completion, answer: str, thinking: str) -> dict[str, Any
         "ms_per_pass": {part: round(ms, 3) for part, ms in _ms_per_pass(s).items()},
         "bytes_read_per_pass": s.bytes_read_per_pass,
         "wait_seconds": round(s.wait_seconds, 6),
-        "expert_hit_rate": None if s.expert_hit_rate is None else round(s.expert_hit_rate, 4),
+        "expert_hit_rate": _rounded(s.expert_hit_rate),
         "drafted_ahead": s.ready,
+        "plan": str(completion.plans),
+        "drafted_tokens": s.drafted,
+        "acceptance_rate": _rounded(s.acceptance_rate),
+        "nodes_per_pass": round(1 + s.drafted / max(s.passes, 1), 3),
+        "draft_passes": s.draft_passes,
+        "draft_to_target": _rounded(s.draft_to_target),
         "acceptance_by_depth": [round(rate, 4) for rate in _acceptance(s)],
     }
 
@@ -87,9 +93,17 @@ def as_text(completion: Completion, model: Model) -> str:
     if s.overlapped_seconds:
         ms = 1e3 * s.overlapped_seconds / n_passes
         lines.append(f"overlap     {s.ready} of {s.passes} trees were ready; drafting took {ms:.2f} ms during a pass")
+    if s.acceptance_rate is not None:
+        share = "" if s.draft_to_target is None else f"; a draft pass takes {s.draft_to_target:.2g} of a target pass"
+        nodes = f"{1 + s.drafted / n_passes:.1f} nodes a pass"
+        lines.append(f"drafted     {s.drafted} tokens, {s.acceptance_rate:.0%} accepted, {nodes}{share}")
     if s.offered:
         lines.append(f"accepted    {' '.join(f'{rate:.2f}' for rate in _acceptance(s))} (by depth)")
     return "\n".join(lines)
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 4)
 
 
 class Notices:

@@ -10,9 +10,7 @@ from typing import Any
 from specrun.bench.rows import Row
 from specrun.errors import UsageError
 from specrun.locations import whole_file
-from specrun.profiles.profile import PredictionRow, Profile, TunedPlan, best_by_size
-from specrun.speculation.method import OFF
-from specrun.speculation.registry import METHODS
+from specrun.profiles.profile import Profile
 from specrun.speculation.shape import TreeShape
 from specrun.views.tree_view import caption
 
@@ -102,13 +100,9 @@ def _draw_sweep(axes: Any, kind: str, rows: Sequence[Row]) -> None:
 
 
 def plot_profile(profile: Profile, path: Path) -> None:
-    """Draw to `path` (.png, .svg or .pdf). Raises UsageError if it cannot be written."""
-    n_panels = 1 + len(profile.plans)
-    figure = new_figure(5 * n_panels, 4)
-    panels = figure.subplots(1, n_panels, squeeze=False)[0]
-    _draw_costs(panels[0], profile)
-    for axes, plan in zip(panels[1:], profile.plans, strict=True):
-        _draw_sizes(axes, profile.predictions.get(plan.temperature, []), plan)
+    """Draw what passes take to `path` (.png, .svg or .pdf). Raises UsageError if it cannot be written."""
+    figure = new_figure(6, 4.5)
+    _draw_costs(figure.subplots(), profile)
     save(figure, path)
 
 
@@ -126,19 +120,6 @@ def _draw_costs(axes: Any, profile: Profile) -> None:
     axes.set_xlabel("tokens of a pass")
     axes.set_ylabel("ms")
     axes.legend(fontsize="small")
-
-
-def _draw_sizes(axes: Any, rows: Sequence[PredictionRow], plan: TunedPlan) -> None:
-    for name in dict.fromkeys(row.method for row in rows):
-        method = METHODS[name]
-        if method.is_adaptive or method is OFF:
-            continue
-        best = best_by_size(rows, {OFF, method}.__contains__)
-        sizes = sorted(best)
-        axes.plot(sizes, [best[n] for n in sizes], marker=".", label=f"best {name}, predicted")
-    axes.plot([plan.plan.budget], [plan.predicted_tokens_per_second], "k*", markersize=12, label=f"chosen: {plan.plan}")
-    axes.axhline(plan.plain_tokens_per_second, color="gray", linestyle=":", label="plain decoding")
-    _label_tree_sizes(axes, f"temperature {plan.temperature:g}", "small")
 
 
 def plot_tree(shape: TreeShape, acceptance: Sequence[float], path: Path) -> None:

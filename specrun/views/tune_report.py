@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,15 +12,15 @@ from rich.text import Text
 from specrun.display_text import rate_text
 from specrun.engine import exact_passes
 from specrun.llama_settings import LlamaSettings
-from specrun.profiles.profile import PredictionRow, Profile, TunedPlan, ValidationRow, best_by_size
+from specrun.profiles.profile import Profile, TunedPlan
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY
-from specrun.speculation.registry import METHODS
 from specrun.views import output
 from specrun.views.fitting_table import FittingTable, facts
 
 _PLOT_WIDTH, _PLOT_HEIGHT = 50, 9  # characters, lines
+_TWICE = 2.0  # times plain decoding
 _ERRORS = 2.0  # standard errors on either side of a rate that its range takes in
 
 
@@ -35,13 +34,6 @@ def render(profile: Profile) -> Group:
     parts += [_costs(profile)]
     if len(profile.costs.target.sizes) > 1:
         parts += [Text(), Text("ms of a target pass by its tokens, and of a draft pass"), _cost_plot(profile)]
-    for plan in profile.plans:
-        best = best_by_size(profile.predictions.get(plan.temperature, ()), lambda method: not method.is_adaptive)
-        if len(best) > 1 and profile.costs.draft:
-            parts += [Text(), Text(f"predicted tokens/s by tree size at temperature {plan.temperature:g}, chosen: x")]
-            parts.append(_size_plot(best, plan))
-    if profile.validation:
-        parts += [Text(), _validation(profile.validation)]
     parts += [Text(), *_conclusion(profile)]
     parts += [Text(f"note: {notice}", style="yellow") for notice in profile.notices]
     return Group(*parts)
@@ -149,15 +141,6 @@ def _cost_plot(profile: Profile) -> Text:
     return Text(figure.show(legend=False))
 
 
-def _size_plot(best: Mapping[int, float], chosen: TunedPlan) -> Text:
-    sizes, rate = sorted(best), chosen.predicted_tokens_per_second
-    largest = max([*sizes, 2])
-    figure = _figure("tokens/s", largest, 1.05 * max([*best.values(), rate]))
-    figure.plot(sizes, [best[n] for n in sizes])
-    figure.text([min(chosen.plan.budget, largest)], [rate], ["x"])
-    return Text(figure.show(legend=False))
-
-
 def _figure(unit: str, largest: int, highest: float) -> Any:
     import plotille
 
@@ -173,47 +156,25 @@ def _figure(unit: str, largest: int, highest: float) -> Any:
     return figure
 
 
-def _validation(rows: Sequence[ValidationRow]) -> Group:
-    figures = ("tokens/s", "predicted", "ratio", "predicted ratio", "tokens a pass", "predicted tokens a pass")
-    table = output.table("plan", *figures, right=figures, optional=(figures[5], figures[3]))
-    for temperature in dict.fromkeys(row.temperature for row in rows):
-        at_temperature = [row for row in rows if row.temperature == temperature]
-        fastest = max(at_temperature, key=lambda row: row.measured)
-        off = next(row for row in at_temperature if not row.depth)
-        table.add_heading(f"temperature {temperature:g}")
-        for row in at_temperature:
-            rates = _with_error(row.measured, row.measured_error), _with_error(row.predicted, row.predicted_error)
-            ratios = row.measured / off.measured, row.predicted / off.predicted
-            others = (*ratios, row.measured_tokens_per_pass, row.predicted_tokens_per_pass)
-            table.add_row(row.plan, *rates, *(f"{n:.2f}" for n in others), style="bold" if row is fastest else None)
-    return Group(Text("plans run on other texts, in turn; ratios are to off"), table)
-
-
-def _with_error(rate: float, error: float) -> str:
-    return f"{rate_text(rate)} ±{rate_text(error)}" if error else rate_text(rate)
-
-
 def _conclusion(profile: Profile) -> list[Text]:
     lines = []
     for plan in profile.plans:
         lines.append(Text(f"temperature {plan.temperature:g}: {sentence(profile, plan)}", style="bold"))
-        lines += _static_against_grown(profile.predictions.get(plan.temperature, []))
+        lines += _agreement(profile, plan)
     if profile.costs.draft:
         lines.append(Text(f"the same by hand: {profile.plans[0].plan.options}"))
     return lines
 
 
-def _static_against_grown(rows: Sequence[PredictionRow]) -> list[Text]:
-    """A line that compares the best static tree with the best grown one, if there are both."""
-    by_rate = sorted(rows, key=lambda row: row.tokens_per_second)
-    static = [row for row in by_rate if METHODS[row.method].wants_shape]
-    grown = [row for row in by_rate if METHODS[row.method].grows]
-    if not static or not grown:
+def _agreement(profile: Profile, plan: TunedPlan) -> list[Text]:
+    """A line about how often the draft is right, and how often it would have to be for twice plain decoding's speed."""
+    if profile.origin != "tuned" or not profile.acceptance or not profile.costs.draft:
         return []
-    best, other = static[-1], grown[-1]
-    verb = "beats" if best.tokens_per_second > other.tokens_per_second else "does not beat"
-    figures = f"{rate_text(best.tokens_per_second)} tokens/s ({best.plan}), {rate_text(other.tokens_per_second)}"
-    return [Text(f"Sequoia's static tree {verb} best-first growth here, as predicted: {figures} ({other.plan})")]
+    agreement = profile.acceptance_at(plan.temperature).positional[0]
+    guide, ctx = profile.guide(plan.temperature), profile.costs.target.times[0].ctx
+    enough = next((share for share in range(1, 100) if guide.chain_rate(share / 100, ctx) >= _TWICE), None)
+    needed = f"for twice the speed a chain needs {enough} %" if enough else "no agreement doubles the speed here"
+    return [Text(f"the draft's first choice is the target's {agreement:.0%} of the time; {needed}")]
 
 
 def sentence(profile: Profile, plan: TunedPlan) -> str:

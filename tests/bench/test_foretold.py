@@ -20,7 +20,7 @@ from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
-from specrun.speculation.planning.guide import Guide, PassRecord
+from specrun.speculation.planning.guide import Guide, PassRecord, RunCosts
 from specrun.speculation.tree import TokenTree
 
 PLAIN, TREE, LEVEL = 100.0, 160.0, 5.0  # milliseconds
@@ -33,7 +33,7 @@ def a_pass(tree: TokenTree, ms: float) -> PassRecord:
 
 
 def foretold(plan: Plan, tree: TokenTree, ms: float = TREE) -> Foretold:
-    chooser = Foretold(FixedPlan(plan, Guide(COSTS, Calibration())))
+    chooser = Foretold(FixedPlan(plan, Guide(RunCosts.of(COSTS), Calibration())))
     chooser.record(a_pass(tree, ms))
     return chooser
 
@@ -60,7 +60,7 @@ def test_a_chain_without_probabilities_is_not_foretold() -> None:
 
 
 def test_a_pass_counts_before_it_is_learned_from() -> None:
-    chooser = Foretold(FixedPlan(OFF.plan(), Guide(COSTS)))
+    chooser = Foretold(FixedPlan(OFF.plan(), Guide(RunCosts.of(COSTS))))
     for _ in range(2):
         chooser.record(a_pass(TokenTree.root_only(0), 2 * PLAIN))
     assert PLAIN + PLAIN < chooser.ms < 2 * PLAIN + 2 * PLAIN

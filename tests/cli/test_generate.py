@@ -187,10 +187,16 @@ def test_statistics_go_to_stderr(here: SpecrunHere, script: Path) -> None:
         "answer",
         "passes",
         "ms",
+        "drafted",
         "accepted",
     ]
     assert "5 tokens" in result.stderr
     assert "ended by stop" in result.stderr
+    found = json.loads(here("generate", "x", "--json", "-m", script, "-md", script, "--speculate", "tree").stdout)
+    assert 0 < found["acceptance_rate"] == round(5 / found["drafted_tokens"], 4), "all five tokens were drafted"
+    assert found["nodes_per_pass"] == round(1 + found["drafted_tokens"] / found["passes"], 3)
+    assert found["draft_to_target"] > 0
+    assert found["plan"] == "tree of 16 nodes, 8 deep"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,8 @@ def test_without_a_draft_the_text_itself_is_drafted_from(here: SpecrunHere) -> N
         assert written["passes"] < off["passes"] / 2, options
     result = here(*repeating, "--draft", "none", "--stats")
     assert json.loads(result.stdout)["token_ids"] == off["token_ids"]
-    assert "drafts from the text itself" in result.stderr
+    # Plain passes of so small a model may be as fast as the longest copies.
+    assert re.search("drafts from the text itself|nothing else pays on this text", result.stderr), result.stderr
     assert "learned while writing" in result.stderr
 
 

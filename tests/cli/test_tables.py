@@ -17,9 +17,8 @@ from specrun.doctor import FACT, Finding
 from specrun.engine.statistics import Statistics
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles import profile_files
-from specrun.profiles.profile import Profile, TriedSettings, ValidationRow
+from specrun.profiles.profile import Profile, TriedSettings
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
-from specrun.speculation.method import OFF
 from specrun.speculation.planning.pass_sizes import ANY_SIZE
 from specrun.verifying.findings import Divergence
 from specrun.verifying.findings import Finding as Compared
@@ -35,13 +34,8 @@ PLAN = ADAPTIVE.plan(64, 16, 8)
 def profile() -> Profile:
     sizes = {n: 100.0 + n for n in (1, 2, 4, 8, 16, 32, 64, 128)}
     tried = TriedSettings("no flash attention, K and V f32", sizes, ANY_SIZE, 1.0, 10.0)
-    rows = [
-        ValidationRow(str(plan), plan.method.name, plan.budget, plan.depth, t, 370.3, 136.4, 3.21, 3.1, 10.0, 15.9)
-        for t in (0.8, 0.0)
-        for plan in (OFF.plan(), PLAN)
-    ]
     settings = LlamaSettings(threads=16, threads_batch=32, repack=False, flash_attn="off", type_k="f32", type_v="f32")
-    return made(target=TARGET, draft=DRAFT, tried=[tried, tried], validation=rows, settings=settings)
+    return made(target=TARGET, draft=DRAFT, tried=[tried, tried], settings=settings)
 
 
 def bench_rows() -> list[Row]:

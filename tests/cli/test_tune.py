@@ -39,7 +39,7 @@ def tuned(data: Path) -> dict[str, Any]:
 
 
 def test_json_has_what_others_rely_on(tuned: dict[str, Any]) -> None:
-    assert {"fingerprint", "hardware", "tables", "plan", "validation", "residency"} <= set(tuned)
+    assert {"fingerprint", "hardware", "tables", "acceptance", "plan", "plans", "residency"} <= set(tuned)
     assert {"resident_bytes", "streamed_bytes", "mode"} <= set(tuned["residency"])
     for which in ("target", "draft"):
         entries = tuned["tables"][which]
@@ -51,22 +51,16 @@ def test_json_has_what_others_rely_on(tuned: dict[str, Any]) -> None:
     assert {"method", "budget", "depth", "predicted_tokens_per_second", "predicted_tokens_per_pass"} <= set(plan)
     assert plan["predicted_tokens_per_second"] > 0
     assert [entry["temperature"] for entry in tuned["plans"]] == [0.8, 0.0]
-    assert all({"method", "predicted", "measured"} <= set(entry) for entry in tuned["validation"])
-    # Whatever cannot pay by the measured times is not even tried.
-    assert {entry["method"] for entry in tuned["validation"]} > {"off"}
     # Other settings of flash attention, which may be faster, are not exact with every type of the cache.
     is_exact = tuned["exact_sizes"] == {"least": 1}
     assert is_exact or tuned["settings"]["flash_attn"]
     assert tuned["pads"] or not is_exact
 
 
-def test_every_plan_that_was_run_is_expected_to_do_something(tuned: dict[str, Any]) -> None:
+def test_texts_with_the_adaptive_tree_and_plain_decoding_are_compared(tuned: dict[str, Any]) -> None:
     for plan in tuned["plans"]:
-        rows = [entry for entry in tuned["validation"] if entry["temperature"] == plan["temperature"]]
         expected = plan["expected"]
-        assert {(entry["method"], entry["budget"]) for entry in expected} <= {
-            (entry["method"], entry["budget"]) for entry in rows
-        }
+        assert {entry["method"] for entry in expected} == {"merged", "off"}
         rates = [entry["tokens_per_second"] for entry in expected]
         assert rates == sorted(rates, reverse=True)
         assert all(entry["error"] > 0 for entry in expected)
@@ -77,7 +71,6 @@ def test_every_plan_that_was_run_is_expected_to_do_something(tuned: dict[str, An
         assert off["tokens_per_second"] == plan["plain_tokens_per_second"]
         # A plan that is not the fastest is a more cautious one within the errors.
         assert own["tokens_per_second"] + own["error"] + expected[0]["error"] >= rates[0]
-        assert any(entry["method"] != "off" for entry in expected)
 
 
 @pytest.mark.usefixtures("tuned")
@@ -98,7 +91,7 @@ def test_without_a_draft_the_text_itself_is_drafted_from_as_the_targets_tables_h
     off = json.loads(specrun(*arguments, "--speculate", "off", SPECRUN_DATA_DIR=str(data)).stdout)
     auto = specrun(*arguments, "--stats", SPECRUN_DATA_DIR=str(data))
     assert json.loads(auto.stdout)["token_ids"] == off["token_ids"]
-    assert "drafts from the text itself" in auto.stderr
+    assert re.search("drafts from the text itself|nothing else pays on this text", auto.stderr), auto.stderr
     assert "by the profile of this machine" in auto.stderr
 
 
@@ -110,7 +103,7 @@ def test_a_profile_is_shown_listed_exported_imported_and_forgotten(
     assert json.loads(shown.stdout) == tuned
     report = here("tune", "--show", **at_home).stdout
     assert all(part in report for part in ("exactness", "tokens/s", "by hand"))
-    assert ("plans run on other texts" in report) == bool(tuned["validation"])  # on a busy machine time may be short
+    assert "the draft's first choice is the target's" in report
     assert tuned["fingerprint"] in here("tune", "--list", **at_home).stdout
     file = tmp_path / "profile.json"
     assert here("tune", "--export", file, **at_home).code == 0
@@ -147,7 +140,7 @@ def test_of_a_list_of_drafts_each_profile_is_shown_or_forgotten(
     file.write_text(json.dumps(alone))
     here("tune", "--import", file, **elsewhere)
     assert json.loads(of_both("--show", "--json").stdout) == [tuned, alone]
-    assert of_both("--show").stdout.count("plans run on other texts") == 2
+    assert of_both("--show").stdout.count("the same by hand") == 2
     of_both("--export", file).assert_fails(2, "one --draft")
     of_both("--show", "--plot", tmp_path / "plan.png").assert_fails(2, "one --draft")
     assert of_both("--forget").stderr.count("deleted") == 2

@@ -22,7 +22,7 @@ from specrun.tuning import tune_pair
 from tests.conftest import SpecrunHere
 from tests.models import random_llama
 
-PROFILE = profile_from_json(json.loads((Path(__file__).parents[1] / "profiles" / "profile-version-3.json").read_text()))
+PROFILE = profile_from_json(json.loads((Path(__file__).parents[1] / "profiles" / "profile-version-4.json").read_text()))
 WRITTEN = [*range(2000), 20_000]
 N_KEPT = 8192
 

@@ -201,17 +201,17 @@ def test_what_passes_took_with_another_number_is_not_trusted(busy: Busy) -> None
         busy.cores = 1.0
         model.generate(PROMPT, raw=True, max_tokens=32, temp=0)
         assert model.plans is not at_first
-        assert not model.plans.learned
+        assert not model.plans.known
         busy.cores = 0.0
         ask(model)
         assert model.plans is at_first
     assert learned() == {None, 1}
     busy.cores = 1.0
     with specrun.load(ctx_size=512) as model:
-        assert model.plans.learned
-        assert model.plans.learned.settings.threads == 1
+        assert model.plans.known
+        assert model.plans.known.settings.threads == 1
     with specrun.load(ctx_size=512, threads=1) as model:  # the same as what the user may ask for
-        assert model.plans.learned
+        assert model.plans.known
 
 
 def test_a_tuned_profile_of_all_threads_is_set_aside_while_there_are_fewer(busy: Busy) -> None:
@@ -249,6 +249,6 @@ def test_a_chat_says_once_that_cores_are_held_since_it_began(busy: Busy) -> None
         for load in (0.0, 1.0, 1.0):
             busy.cores = load
             answer = model.generate(PROMPT, raw=True, max_tokens=2)
-            said.append([notice for notice in notices.after(answer) if NOTICE in notice])
+            said.append([notice for notice in notices.after(answer, answer.text) if NOTICE in notice])
         assert [len(lines) for lines in said] == [0, 1, 0]
         assert "threads     1, as other programs hold cores" in as_text(answer, model)

@@ -81,7 +81,7 @@ def test_a_run_that_cannot_keep_what_it_learned_says_so_and_goes_on(data_dir: Pa
     assert any("is not kept" in notice for notice in model.notices)
 
 
-@pytest.mark.parametrize("content", ['{"version": 2, "pair"', "[" * 100_000, '{"version": 3}', ""])
+@pytest.mark.parametrize("content", ['{"version": 2, "pair"', "[" * 100_000, '{"version": 4}', ""])
 def test_a_damaged_file_is_set_aside_named_and_made_again(data_dir: Path, content: str) -> None:
     text, _ = written()
     (path,) = (data_dir / "profiles" / "learned").iterdir()
@@ -142,7 +142,7 @@ def test_commands_show_list_and_forget_it(here: SpecrunHere) -> None:
     shown = here("tune", "--show", "--json")
     assert json.loads(shown.stdout)["origin"] == "learned"
     assert "learned while writing" in here("tune", "--show").stdout
-    assert "learned" in here("tune", "--list").stdout
+    assert "while writing" in here("tune", "--list").stdout
     assert here("tune", "--forget").code == 0
     assert learned() == []
     assert here("generate", PROMPT, "--raw", "-n", "32", "--no-learn").code == 0

@@ -29,7 +29,7 @@ class Machine:
     def clock(self) -> Iterator[None]:
         """Inside the block its clock is that of the trials."""
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(trial.time, "perf_counter", lambda: self.now)
+            patched.setattr(trial.clock, "now", lambda: self.now)
             yield
 
     def measure(self, candidate: float, _best: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Passes on a GPU that are made before anything is timed. Here on the CPU, where nobody else makes them."""
+"""Passes that nobody waits for: on a GPU before anything is timed (here on the CPU), and those of a draft."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine import warm_up
+from specrun.llama import DraftContext
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
@@ -34,3 +35,12 @@ def test_they_end_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     with engine(embedded.TARGET, embedded.DRAFT, TREE) as pair:
         warm_up.warm_up(pair.target.context)
         assert pair.target.context.n_passes == 1
+
+
+def test_a_drafts_passes_are_timed_while_it_is_loaded() -> None:
+    with engine(embedded.TARGET, embedded.DRAFT, TREE) as pair:
+        assert isinstance(pair.draft, DraftContext)
+        found = warm_up.timed(pair.draft.context)
+        assert found.sizes == (1, 8)
+        assert all(time.ms > 0 for time in found.times)
+        assert not pair.draft.context.sequence_lengths().any()

@@ -23,7 +23,7 @@ from specrun.profiles.codec import profile_from_json
 from specrun.speculation.method import OFF
 
 ROOT = Path(__file__).parents[2]
-SAVED = ROOT / "tests" / "profiles" / "profile-version-3.json"
+SAVED = ROOT / "tests" / "profiles" / "profile-version-4.json"
 
 # Opens a model as every command does, and prints what llama.cpp's backends read when they started.
 _OPEN = """

@@ -11,8 +11,11 @@ from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext, Logits
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
+from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.tree import TokenTree
-from specrun.tuning.pass_timer import TargetTimer, Timings, refine, rounds, table
+from specrun.tuning.pass_timer import DraftTimer, TargetTimer, Timings, refine, rounds, table
+from tests.engines import code_prompts, engine
+from tests.hybrids import KINDS, random_recurrent
 
 
 class Clock:
@@ -163,3 +166,20 @@ def test_long_passes_have_nothing_in_between() -> None:
     clock = Replayed(lambda n: 20.0 * n)
     refine(clock, Timings(64, {n: [20.0 * n] for n in (1, 3)}), 4, FOREVER)
     assert clock.sizes == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_passes_leave_recurrent_states_as_they_were(tmp_path: Path, kind: str) -> None:
+    target = random_recurrent(tmp_path / "target.gguf", kind)
+    with engine(target, target, CHAIN.plan(depth=8)) as e:
+        assert e.draft
+        tokens = code_prompts(e, 1, 100)[0]
+        timer = TargetTimer(e.target, tokens)
+        timer.fill(64)
+        state = e.target.context.sequence_state(0).tobytes()
+        for n in (1, 4, min(9, e.target.room())):
+            assert timer.ms(n) > 0
+            assert e.target.context.sequence_state(0).tobytes() == state
+        draft = DraftTimer(e, tokens)
+        draft.fill(64)
+        assert all(draft.ms(n) > 0 for n in (1, 4, 8))

@@ -112,10 +112,11 @@ class Clock:
 def test_sizes_that_no_plan_would_use_are_not_timed() -> None:
     in_ram = {1: 22.0, 2: 33.0, 4: 55.0, 8: 92.0, 16: 135.0, 32: 250.0, 64: 500.0}
     assert settings.worth_timing(Clock(in_ram.__getitem__), 64) == ([1, 2, 4, 8, 16, 32], 22.0)
-    assert settings.worth_timing(Clock(lambda n: 600.0 + n), 64)[0] == [1, 2, 4, 8, 16, 32, 64]
-    assert settings.worth_timing(Clock(lambda n: 600.0 + n), 300)[0] == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert settings.worth_timing(Clock(lambda n: 150.0 + n), 64)[0] == [1, 2, 4, 8, 16, 32, 64]
+    assert settings.worth_timing(Clock(lambda n: 150.0 + n), 300)[0] == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert settings.worth_timing(Clock(lambda n: 600.0 + n), 300)[0] == [1, 8, 64], "few where passes are slow"
     assert settings.worth_timing(Clock(lambda n: 30.0 * n), 64)[0] == [1, 2, 4, 8]
-    assert settings.worth_timing(Clock(lambda n: 600.0 + n), 9)[0] == [1, 2, 4, 8]
+    assert settings.worth_timing(Clock(lambda n: 150.0 + n), 9)[0] == [1, 2, 4, 8]
 
 
 def test_padded_passes_are_scored_by_the_sizes_that_they_may_have() -> None:

@@ -1,4 +1,4 @@
-"""What `specrun tune` measures of a head: its passes, and what the target accepts of it along texts it wrote before."""
+"""What `specrun tune` measures of a head: its passes, and what the target accepts of it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from specrun.catalog import embedded
 from specrun.engine.growth_maps import PositionalMeter
-from specrun.llama import HeadDraft
+from specrun.engine.model import Model
+from specrun.engine.run_options import RunOptions
+from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
-from specrun.sampling import Sampler, SamplingParameters
+from specrun.sampling import SamplingParameters
+from specrun.speculation.drafters.cost_aware import MERGED
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
-from specrun.tuning.acceptance_meter import AcceptanceMeter
+from specrun.tuning.learning_texts import learn
 from specrun.tuning.pass_timer import DraftTimer
 from tests.dflash_heads import dflash2_pair, random_dspark
-from tests.eagle_heads import agreeing_pair, random_eagle3
+from tests.eagle_heads import agreeing_pair
 from tests.engines import code_prompts, engine
 from tests.gemma4 import random_assistant, random_gemma4
 from tests.models import random_llama
@@ -47,29 +49,18 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-def test_acceptance_is_measured_along_texts_that_the_target_wrote(pair: tuple[Path, Path]) -> None:
-    with engine(*pair, SPECEXEC.plan(16, 8)) as e:
-        prompts = [("code", prompt) for prompt in code_prompts(e, 2, 40)]
-        for one in AcceptanceMeter(e, COSTS, 16, 4).measure(prompts, [0.0, 0.8], 20, Run()):
-            assert one.acceptance.positional[0] > 0.2
-            ranks = [p.matched_rank(()) for trace in one.traces for p in trace.positions]
-            assert sum(rank == 0 for rank in ranks) > 0.2 * len(ranks)
-
-
-@pytest.mark.slow
-def test_what_is_recorded_is_what_is_drafted(tmp_path: Path) -> None:
-    # Random weights draft other tokens from the states of another text.
-    greedy = SamplingParameters(temperature=0.0)
-    with engine(embedded.TARGET, random_eagle3(tmp_path / "head.gguf"), SPECEXEC.plan(8, 4)) as e:
-        assert isinstance(e.draft, HeadDraft)
-        prompt = code_prompts(e, 1, 40)[0]
-        measured = AcceptanceMeter(e, COSTS, 8, 4).measure([("code", prompt)], [0.0], 20, Run())
-        for position in measured[0].traces[0].positions:
-            text = [*prompt, *measured[0].traces[0].positions[0].continuation][: position.ctx]
-            e.target.set_prompt(text)
-            row = e.draft.start(text)
-            candidates = Sampler(greedy, e.target.n_vocab).candidates(row, len(text), (), 4)
-            assert position.children[()].tokens[:4].tolist() == candidates.tokens.tolist()
+def test_texts_are_written_with_it_and_tell_how_often_it_is_right(pair: tuple[Path, Path]) -> None:
+    one = LlamaSettings(threads=1)
+    plan = MERGED.plan(16, 8)
+    with Model(RunOptions(*pair, (plan,), ctx_size=512, settings=one, draft_settings=one)) as model:
+        prompts = [("code", prompt) for prompt in code_prompts(model.engine, 2, 40)]
+        for temperature in (0.0, 0.8):
+            learned = learn(model, plan, COSTS, temperature, prompts, 24, Run())
+            assert learned.acceptance
+            assert learned.acceptance.positional[0] > 0.2
+            assert learned.acceptance.n_positions > 0
+            assert learned.plan.predicted_tokens_per_pass > 1
+            assert len(learned.written) >= 2 * 24
 
 
 @pytest.mark.slow

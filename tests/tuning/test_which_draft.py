@@ -17,7 +17,7 @@ from specrun.speculation.method import OFF
 from specrun.tuning.tune_pair import TunedDraft, fastest_of
 
 OPTIONS = RunOptions(embedded.TARGET, None, (OFF.plan(),))
-PROFILE = profile_from_json(json.loads((Path(__file__).parents[1] / "profiles" / "profile-version-3.json").read_text()))
+PROFILE = profile_from_json(json.loads((Path(__file__).parents[1] / "profiles" / "profile-version-4.json").read_text()))
 
 
 PLACEMENT = place(placement_request(OPTIONS, ()))

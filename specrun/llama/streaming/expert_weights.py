@@ -6,13 +6,13 @@ But a page fault reads either a page, or with read-ahead its neighbours too, whi
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
+from specrun import clock
 from specrun.catalog.weight_pages import ExpertPages, PageRange, n_bytes
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama import library
@@ -99,9 +99,9 @@ class ExpertWeights(library.Closing):
         """See that the experts that tokens use are read. counts: int64[n_experts], the tokens that use each expert."""
         # Before the first pass llama.cpp's mapping has them; the last layer of a pass without logits has no tokens.
         if self._is_streaming and counts.any():
-            started = time.perf_counter()
+            started = clock.now()
             self._fetch(layer, counts)
-            self.wait_seconds += time.perf_counter() - started
+            self.wait_seconds += clock.now() - started
 
     def _fetch(self, layer: int, counts: NDArray[np.int64]) -> None:
         """Begin to read what the page cache lacks; page faults wait for what is still on its way."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition, Thread
 
+from specrun import clock
 from specrun.errors import LlamaError
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import CannotStreamError
@@ -166,7 +166,7 @@ class Ring:
         with self._changed:
             self._awaited = wanted
             self._changed.notify_all()
-            started = time.perf_counter()
+            started = clock.now()
             while True:
                 if self._error:
                     raise self._error
@@ -177,7 +177,7 @@ class Ring:
                 if slot.n_left == 0:
                     break
                 self._changed.wait()
-            self.wait_seconds += time.perf_counter() - started
+            self.wait_seconds += clock.now() - started
 
     def release_through(self, layer: int) -> None:
         """The computation is done with a streamed layer and with those before it, so their slots are free."""

@@ -20,11 +20,11 @@ from specrun.llama.heads import bindings
 from specrun.long_run import Run
 from specrun.making.head.records import Record, Records, records, refused
 from specrun.making.head.shape import HeadShape
+from specrun.making.head.text_writer import write_together
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.costs import CostTable
 from specrun.tuning.pass_timer import TargetTimer, rounds
-from specrun.tuning.text_writer import write_together
 
 TEMPERATURE = 0.8  # the default of `specrun generate`
 _AT_ONCE = 16  # texts that are written together; streamed, a pass over 16 tokens costs little more than over one

@@ -13,6 +13,8 @@ _DECAY = 0.96  # factor on a plan's observations after each of its passes, so th
 _TEXTS = 0.15  # standard deviation of a plan's rate from text to text, as a share of the rate
 _COPIES = 0.25  # the same with draft sources, because some texts repeat themselves and others never do
 _DOUBT = 0.1  # standard error of a rate that rests on one pass, as a share, where the tokens of passes do not vary
+_CAUTION = 0.5  # standard errors below its expected rate by which a plan that nobody has run here yet is judged
+_FEW = 4.0  # passes that the expected scatter of their tokens counts as
 _SHOT = 0.3  # least variance of the tokens of a pass with a tree: a few equal ones do not prove that all are
 
 # The rate of a plan of which nothing is known, relative to plain decoding's, and its standard error, by whether it uses
@@ -27,12 +29,13 @@ class ExpectedPlan:
     plan: Plan
     tokens_per_second: float  # its expected rate
     error: float  # the standard error of that rate, in tokens per second
+    is_known: bool = True  # whether it was measured, by `specrun tune` or by earlier runs
 
 
 def untried(plans: Sequence[Plan], plain: float = 1.0) -> list[ExpectedPlan]:
     """What is expected of plans of which nothing is known. plain: tokens per second of plain decoding."""
     rates = [(plan, *_UNTRIED[plan.method.needs_draft, bool(plan.method.sources)]) for plan in plans if plan.drafts]
-    return [ExpectedPlan(plan, rate * plain, error * plain) for plan, rate, error in rates]
+    return [ExpectedPlan(plan, rate * plain, error * plain, False) for plan, rate, error in rates]
 
 
 @dataclass
@@ -42,6 +45,7 @@ class Arm:
     plan: Plan
     rate: float  # expected rate, relative to plain decoding's
     error: float  # its standard error
+    is_known: bool = False  # whether it was measured before this run
     passes: float = 0.0
     open: float = 0.0  # passes that could have committed more than one token
     tokens: float = 0.0
@@ -93,23 +97,27 @@ class Arm:
         if not self.passes:
             return rate, error
         observed = self.observed(plain)
-        observed_error = self.deviation() * math.sqrt(self.passes) / self.seconds * plain
+        # Few passes do not show how much tokens vary from pass to pass; accepted lengths are about geometric.
+        expected = max(rate * self.seconds / self.passes / plain, 1.0)
+        few = _FEW if self.is_known else 0.0  # of a plan that nobody measured, what is seen is all there is
+        variance = self.passes * self.deviation() ** 2 + few * expected * (expected - 1)
+        deviation = math.sqrt(variance / (self.passes + few))
+        observed_error = deviation * math.sqrt(self.passes) / self.seconds * plain
         observed_error = math.hypot(observed_error, _DOUBT * observed / math.sqrt(self.passes))
         weight = error**2 / (error**2 + observed_error**2)
         return rate + weight * (observed - rate), math.sqrt(weight) * observed_error
 
 
 def arms_of(expected: Sequence[ExpectedPlan]) -> list[Arm]:
-    """An arm of plain decoding, and one of each plan that drafts, the most cautious first."""
+    """An arm of plain decoding, and one of each plan that drafts: first draft sources alone, last what drafts ahead."""
     plain = next((e.tokens_per_second for e in expected if not e.plan.drafts), 1.0)
-    arms = [Arm(e.plan, e.tokens_per_second / plain, e.error / plain) for e in expected if e.plan.drafts]
-    return [Arm(OFF.plan(), 1.0, 0.0), *sorted(arms, key=lambda arm: arm.plan.caution)]
+    arms = [Arm(e.plan, e.tokens_per_second / plain, e.error / plain, e.is_known) for e in expected if e.plan.drafts]
+    arms.sort(key=lambda arm: (arm.plan.overlap, arm.plan.method.needs_draft))
+    return [Arm(OFF.plan(), 1.0, 0.0, True), *arms]
 
 
 def most_promising(arms: Sequence[Arm]) -> Arm:
-    """The most cautious arm that no other is expected to beat by more than the errors. arms: as from `arms_of`."""
-    best = arms[0]
-    for arm in arms[1:]:
-        if arm.rate >= best.rate + math.hypot(arm.error, best.error):
-            best = arm
-    return best
+    """The arm with the best rate that is not only hoped for. arms: as from `arms_of`; the first, plain decoding, stays
+    where no other is better.
+    """
+    return max(arms, key=lambda arm: arm.rate - _CAUTION * arm.error)

@@ -16,7 +16,9 @@ from specrun.speculation.planning.guide import Guide, PassRecord
 _AGING = 0.995  # factor on what was seen of a plan after each pass of another plan, so that the prior counts again
 _LOOKS = 5  # tokens over which the draft is first only compared with the target, where the purse cannot pay for
 _FEWEST_LOOKS = 3  # draft passes that the purse must pay for before a plan is taken up
-_LOOKED = 8  # a tree of so many nodes
+# A path may be so many tokens long, and so many times as long as the longest that was accepted: chances of long copies,
+# of which few were seen, are believed too soon.
+_LEAST_DEEP, _DEEPER = 8, 2.0
 _LOSES = 0.985  # a plan is left if its rate, the error included, is below this
 _LEAST_PASSES = 6  # passes of a plan before its rate alone decides that it is left
 # Plain passes after which their records are learned from, all at once, and another plan may be tried. After every
@@ -27,6 +29,7 @@ _LEAST_LEARNED = 8  # passes that teach anything worth keeping
 _BEHIND = 8  # tokens that the draft model has to read with which the next pass tells nothing of its speed
 _READING = 0.3  # of a draft pass over one token, for each token that the draft reads with many others
 _HOPELESS = 0.6  # a plan that was learned to be slower is never tried
+_EXPECTED_CHANCE = 0.7  # the same, for the rate that is expected at first
 _USUAL_CHANCE = 0.8  # that a drafted token is right, where the draft is a good one
 _WORTH_READING = 10.0  # plain passes that this may take for a plan that may be twice as fast as plain decoding
 _SOURCES_MS = 0.3  # at most, of our own work in a pass with draft sources
@@ -43,23 +46,28 @@ class Auto:
 
     expected: the plans and their rates; without a rate of plain decoding, that is 1.
     guide: pass times, calibration and rate, which the passes of this run correct.
+    is_tuned: whether `specrun tune` measured the rates, and not earlier runs, or nobody.
     first: the plan to begin with, which `specrun tune` knows better than the rates tell, because it ran all plans on
         the same texts. None for the most cautious plan that no other is expected to beat by more than the errors.
     """
 
-    def __init__(self, expected: Sequence[ExpectedPlan], guide: Guide, first: Plan | None = None) -> None:
+    def __init__(
+        self, expected: Sequence[ExpectedPlan], guide: Guide, first: Plan | None = None, is_tuned: bool = False
+    ) -> None:
         self.guide: Guide = guide
+        self._is_tuned = is_tuned
         self._arms = arms_of(expected)
         self._off = self._arms[0]
         self._held = most_promising(self._arms)
         if first is not None:
             self._held = next((arm for arm in self._arms if arm.plan == first), self._off)
-        self._purse = Purse(is_proven=self._held.rate - self._held.error > 1 and not guide.learned)
+        self._purse = Purse(is_proven=self._held.rate - self._held.error > 1 and is_tuned)
         self._is_check = False
         self._checks = Checks()
         self._since_change = 0
         self._n_unread = 0  # tokens of the text that the draft model has not read
         self._looks = 0
+        self._longest = 0.0  # tokens that a recent pass committed, at most
         self._is_looking = False  # the draft is only compared with what the target writes
         self._ctx = 0
         self._n_passes = 0
@@ -89,7 +97,7 @@ class Auto:
     @property
     def is_tried(self) -> bool:
         """Whether passes, or `specrun tune`, showed what plans that draft do here."""
-        return not self.guide.learned or any(arm.passes for arm in self._arms[1:])
+        return self._is_tuned or any(arm.passes for arm in self._arms[1:])
 
     @property
     def gave_up(self) -> bool:
@@ -100,7 +108,7 @@ class Auto:
     @property
     def source(self) -> str:
         """Where the rates come from, for people."""
-        return "learned while writing" if self.guide.learned else "by the profile of this machine"
+        return "by the profile of this machine" if self._is_tuned else "learned while writing"
 
     @property
     def has_learned(self) -> bool:
@@ -126,7 +134,9 @@ class Auto:
         self._read()
         plain = self._plain()
         seen = [arm for arm in self._arms if arm.passes or arm is self._off]
-        found = [ExpectedPlan(arm.plan, *(x / plain for x in arm.estimate(plain))) for arm in seen]
+        found = [
+            ExpectedPlan(arm.plan, rate / plain, error / plain) for arm in seen for rate, error in [arm.estimate(plain)]
+        ]
         return sorted(found, key=lambda e: -e.tokens_per_second)
 
     def __str__(self) -> str:
@@ -169,7 +179,10 @@ class Auto:
         self._ctx = record.ctx
         self._n_passes += 1
         is_catching_up = not is_plain and self._is_behind
+        knew_plain = self.guide.knows_plain
         self.guide.learn(record, has_read=not is_catching_up)
+        if not knew_plain:
+            self._expect()
         if not is_plain:
             self._judge(record, is_catching_up)
         elif self._is_check or not self.guide.knows_plain:
@@ -209,6 +222,7 @@ class Auto:
             return
         self._n_unread = 0 if arm.plan.method.needs_draft else self._n_unread + record.n_tokens
         won = record.n_tokens - record.seconds / plain
+        self._longest = max(_AGING * self._longest, record.n_tokens)
         self.guide.follow(record)
         if is_catching_up:
             self._purse.owe(max(-won, 0.0))
@@ -229,9 +243,9 @@ class Auto:
         rate, error = self._held.estimate(plain)
         # An empty purse may be bad luck. Where nothing was measured, what is expected says less than what was seen.
         observed = self._held.observed(plain)
-        proven = min(rate, observed) if self.guide.learned else rate
+        proven = rate if self._held.is_known else min(rate, observed)
         is_slow = passes >= _LEAST_PASSES and rate + error < _LOSES
-        is_hopeless = self.guide.learned is not None and observed < 1 and not self._may_win(self._held)
+        is_hopeless = not self._is_tuned and observed < 1 and not self._may_win(self._held)
         if (self._purse.balance < 0 and proven < 1) or is_slow or is_hopeless:
             self._abandon()
         elif passes >= _LEAST_PASSES:
@@ -272,7 +286,7 @@ class Auto:
         """
         needs_draft = arm.plan.method.needs_draft
         reading = _READING * self._n_unread * self._level() if needs_draft else 0.0
-        if not self.guide.learned:
+        if arm.is_known:
             return sum(arm.prior()) >= 1 + reading / _WORTH_READING
         # What earlier runs learned rests on other texts.
         plain_ms = self.guide.plain_ms(self._ctx)
@@ -287,7 +301,7 @@ class Auto:
             return smallest <= self._purse.balance
         looks = _FEWEST_LOOKS * self._level()
         # Where pass times were measured, an adaptive plan grows no tree that is expected to lose more than the purse.
-        is_bounded = plan.can_shrink and not self.guide.learned
+        is_bounded = plan.can_shrink and self._is_tuned
         return (looks if is_bounded else max(looks, smallest)) <= self._purse.balance
 
     def _change(self, arm: Arm) -> None:
@@ -301,25 +315,30 @@ class Auto:
 
     def _expect(self) -> None:
         if self.guide.knows_plain:
-            self.guide.expect(max(self._held.estimate(self._plain())[0], 1.0) * 1e-3 / self._plain())
+            arm = self._held
+            rate = arm.estimate(self._plain())[0]
+            if not arm.is_known and arm.plan.method.needs_draft:
+                rate = max(rate, self.guide.chain_rate(_EXPECTED_CHANCE, self._ctx))
+            self.guide.expect(max(rate, 1.0) * 1e-3 / self._plain())
 
     def _sized(self, arm: Arm) -> Plan:
         """The arm's plan. As long as it is not known to win, the purse must be able to pay for a pass."""
         plan, self._is_looking = arm.plan, False
         if not plan.drafts:
             return plan
+        if plan.can_shrink and plan.method.needs_draft:
+            plan = replace(plan, depth=min(plan.depth, _LEAST_DEEP + int(_DEEPER * self._longest)))
         plain = self._plain()
         rate, error = arm.estimate(plain)
-        is_known = (arm.passes > 0 or not self.guide.learned) and rate - error > 1
+        is_known = (arm.passes > 0 or self._is_tuned) and rate - error > 1
         self.guide.most_lost_ms = math.inf if is_known else max(self._purse.balance, 0.0) * plain * 1e3
         if is_known or not plan.can_shrink or not plan.method.needs_draft:
             return plan
-        if max(self._looks, self.guide.calibration.n_counted) < _LOOKS:
-            tree = replace(plan, budget=min(_LOOKED, plan.budget), depth=min(_LOOKED - 1, plan.depth))
-            if self._cost(tree) > self._purse.balance:
-                self._is_looking = True
-                self.guide.most_lost_ms = -math.inf
-                return plan.smallest
+        knows_draft = max(self._looks, self.guide.calibration.n_counted) >= _LOOKS
+        if not knows_draft and not self.guide.can_lose(self.guide.most_lost_ms, self._ctx):
+            self._is_looking = True
+            self.guide.most_lost_ms = -math.inf
+            return plan.smallest
         return replace(plan, depth=max(1, min(plan.depth, int(self._purse.balance / 2 / self._level()))))
 
     def _cost(self, plan: Plan) -> float:

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from specrun.sampling import NO_TOKEN
 from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import ChainSource, TreeGrowth, expandable_of
-from specrun.speculation.method import Method, Plan
-from specrun.speculation.planning.plan_space import PlanSpace
+from specrun.speculation.method import Method
 from specrun.speculation.tree import ROOT
 
 _CHANCE = 0.7  # chance that a drafted token is accepted, for scores; chosen by hand, as no decision depends on it
-_DEPTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # depths that `specrun tune` considers; chosen by hand
 
 
 @dataclass(frozen=True)
@@ -35,18 +33,12 @@ class ChainDrafter:
         return Draft(growth.tree(limits))
 
 
-def _candidates(space: PlanSpace) -> list[Plan]:
-    depths = [depth for depth in space.depths(_DEPTHS) if depth < space.largest]
-    return [CHAIN.plan(depth=depth) for depth in depths if space.may_pay(depth + 1, depth)]
-
-
 CHAIN = Method(
     name="chain",
     kind="chain",
     paper="Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318",
     pays="where a pass over a few tokens costs little more than one over a single token, but a tree costs too much",
     drafter=lambda drafting: ChainDrafter(drafting.need_source()),
-    candidates=_candidates,
     label=lambda plan: f"chain of {plan.depth}",
     options=lambda plan: f"--speculate chain --depth {plan.depth}",
 )

@@ -27,7 +27,6 @@ from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_o
 from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method, Plan
 from specrun.speculation.planning.costs import Milliseconds, marginal_ms
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.planning.plan_space import PlanSpace
 from specrun.speculation.planning.pooling import Opinion, pooled
 from specrun.speculation.tree import ROOT
 
@@ -39,7 +38,7 @@ _PASSED_OVER = 0.25
 # An expansion gains less by this share of the chances that sources already offer there (scripts/bench_sources.py).
 _OFFERED_SHARE = 0.5
 
-_WIDTH = 16  # nodes of a draft pass where no pass times are known; chosen by hand
+_WIDTH = 64  # nodes of a draft pass at most; how many pay follows from what draft passes take
 
 
 @dataclass(frozen=True)
@@ -171,11 +170,6 @@ def _cost_aware(drafting: Drafting) -> CostAwareDrafter:
     return CostAwareDrafter(drafting.need_source(), guide, drafting.guesses)
 
 
-def _candidates(space: PlanSpace) -> list[Plan]:
-    budget = space.largest_affordable
-    return [ADAPTIVE.plan(budget, space.depth, space.draft_width)] if budget > 1 else []
-
-
 def _label(plan: Plan) -> str:
     sources = ", with draft sources" if plan.method.sources else ""
     return f"adaptive tree of at most {plan.size}{sources}"
@@ -206,6 +200,4 @@ ADAPTIVE = replace(
     pays="wherever any tree or chain does, because each tree is as large as pays on this machine",
     sources=(),
     without_draft=None,
-    candidates=_candidates,
-    with_sources=MERGED,
 )

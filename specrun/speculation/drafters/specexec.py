@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from specrun.sampling import Candidates
 from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
-from specrun.speculation.method import HEADS, Drafting, HeadKind, Method, Plan
-from specrun.speculation.planning.plan_space import PlanSpace
+from specrun.speculation.method import HEADS, Drafting, HeadKind, Method
 from specrun.speculation.tree import ROOT
 
 # 1.5 commits 14 to 31 % more tokens a pass than the paper's 1.0 from 8 nodes on (docs/benchmarks/growth.md).
 _GREEDY_SHARPNESS = 1.5
-_DEPTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)  # depths that `specrun tune` considers; chosen by hand
 
 
 def sharpness_at(temperature: float) -> float:
@@ -71,24 +69,14 @@ def specexec(drafting: Drafting) -> SpecExecDrafter:
     return SpecExecDrafter(drafting.need_source(), sharpness_at(drafting.temperature))
 
 
-def _candidates(space: PlanSpace) -> list[Plan]:
-    return [
-        SPECEXEC.plan(budget, depth)
-        for budget in space.sizes
-        for depth in space.depths(_DEPTHS)
-        if 3 <= budget <= 16 * depth and depth < budget - 1 and space.may_pay(budget, depth)
-    ]
-
-
 SPECEXEC = Method(
     name="specexec",
     kind="tree",
     paper="SpecExec, arXiv 2406.02532",
     pays="where a pass over many tokens costs little more than one over a few, as with offloaded weights",
     drafter=specexec,
-    candidates=_candidates,
     label=lambda plan: f"tree of {plan.size}",
-    options=lambda plan: f"--speculate tree --budget {plan.budget} --depth {plan.depth}",
+    options=lambda plan: f"--speculate tree --budget {plan.budget} --depth {plan.depth} --width {plan.width}",
 )
 
 

@@ -9,9 +9,7 @@ import numpy as np
 
 from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
-from specrun.speculation.method import ACCEPTANCE, DRAFT, Method, Plan
-from specrun.speculation.planning import sequoia
-from specrun.speculation.planning.plan_space import PlanSpace
+from specrun.speculation.method import ACCEPTANCE, DRAFT, Method
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
 
@@ -71,11 +69,6 @@ class StaticDrafter:
         return Draft(growth.tree(limits))
 
 
-def _candidates(space: PlanSpace) -> list[Plan]:
-    shape = sequoia.choose(space.acceptance, space.costs, space.ctx, space.largest, MAX_DEPTH)
-    return [SEQUOIA_MATCH.plan().shaped(shape)] if shape.n_nodes > 1 else []
-
-
 SEQUOIA_MATCH = Method(
     name="sequoia-match",
     kind="tree",
@@ -83,6 +76,5 @@ SEQUOIA_MATCH = Method(
     pays="where specexec does, if growing a tree node by node takes too long",
     drafter=lambda drafting: StaticDrafter(drafting.need_source(), drafting.need_shape()),
     needs=(DRAFT, ACCEPTANCE),
-    candidates=_candidates,
     options=lambda _: "--method sequoia-match (its tree follows from the profile)",
 )

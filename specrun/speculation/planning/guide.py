@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +12,22 @@ from numpy.typing import NDArray
 from specrun.speculation.accept import Accepted
 from specrun.speculation.drafter import Draft
 from specrun.speculation.planning.calibration import Calibration
-from specrun.speculation.planning.costs import CostModel, Milliseconds, marginal_ms
-from specrun.speculation.planning.draft_times import DraftTimes, LearnedDraftTimes, TabledDraftTimes
-from specrun.speculation.planning.pass_times import LearnedTimes, PassTimes
+from specrun.speculation.planning.costs import CostModel, CostTable, Milliseconds, marginal_ms
+from specrun.speculation.planning.draft_times import DraftTimes
+from specrun.speculation.planning.pass_times import PassTimes
 from specrun.speculation.tree import TokenTree
 
 # All chosen by hand.
 _RUN_DECAY = 0.98  # factor on the run's tokens and time after each pass, so that about the last 50 passes count
-_EXPECTED_TOKENS = 16.0  # the rate that is expected at first counts as much as this many measured tokens
+_EXPECTED_TOKENS = 4.0  # the rate that is expected at first counts as much as this many measured tokens
 _IDLE = 16  # passes without drafting after which the recent counts of the calibration fade, all at once
-_DOUBTS = 4.0  # counted nodes after which half of the calibration's chances is believed
+_DOUBTS = 20.0  # counted nodes after which half of the calibration's chances is believed
 _SOURCES_TRUST = 0.6  # share of the chances of draft sources alone that is believed, as they count for themselves
 _BEHIND = 8  # passes without drafting after which the draft has so much text to read that its time tells nothing
 # Of what the cheapest further node of any pass must bring, so that nodes which are free beside others are found, too.
 _LEAST_SHARE = 0.25
+_EASY_SHARE = 0.6  # of the best rate that a pass could have, which counts if the run's own is lower
+_LEAST_TREE = 8  # nodes of a tree that tells something
 _NODES_OF_EACH = 4  # that trees of several texts are expected to have, when the price of a node is looked for
 
 
@@ -53,11 +55,22 @@ class PassRecord:
 
 
 @dataclass(frozen=True)
-class LearnedCosts:
-    """Pass times that runs teach, for a pair without measured tables. Guides of several temperatures share them."""
+class RunCosts:
+    """What passes take now, which the passes of a run correct. Guides of several temperatures share it.
 
-    target: LearnedTimes = field(default_factory=LearnedTimes)  # our own work included
-    draft: LearnedDraftTimes = field(default_factory=LearnedDraftTimes)
+    The times of the target's passes have specrun's own work in them.
+    """
+
+    target: PassTimes = field(default_factory=PassTimes)
+    draft: DraftTimes = field(default_factory=DraftTimes)
+
+    @classmethod
+    def of(cls, costs: CostModel) -> RunCosts:
+        """Measured tables, to begin with."""
+        own = costs.overhead
+        times = [replace(t, ms=t.ms + own.step) for t in costs.target.times]
+        draft = costs.draft and CostTable([replace(t, ms=t.ms + own.level + t.n * own.node) for t in costs.draft.times])
+        return cls(PassTimes(times, costs.target.padding), DraftTimes(draft))
 
 
 class Guide:
@@ -65,34 +78,23 @@ class Guide:
 
     The best tree for a pass maximises `accepted tokens - rate * milliseconds`, where `rate` is the tokens per
     millisecond of the whole run. A pass for which this is positive raises the average, others lower it (Dinkelbach's
-    condition for the maximum of a ratio of sums). Measured pass times correct the tables (`PassTimes`), or take their
-    place (`LearnedTimes`).
+    condition for the maximum of a ratio of sums).
 
-    costs: the measured tables; a guide without them has `learned` instead.
-    learned: the pass times that runs teach; None with measured tables.
+    costs: what passes take.
     rate: tokens per millisecond that the run is expected to reach; 0 if unknown.
     most_lost_ms: milliseconds that a pass may be expected to lose against plain decoding. As long as the calibration
         rests on few nodes, its chances count for little in this.
     """
 
-    def __init__(
-        self, costs: CostModel | LearnedCosts, calibration: Calibration | None = None, rate: float = 0.0
-    ) -> None:
+    def __init__(self, costs: RunCosts, calibration: Calibration | None = None, rate: float = 0.0) -> None:
         self.calibration = calibration or Calibration()
-        self.learned = costs if isinstance(costs, LearnedCosts) else None
+        self.costs = costs
         self.most_lost_ms = np.inf
         self._n_others = 0  # tokens of other texts in the same pass, and
         self._node_ms: float | None = None  # what each node takes there
         self._passes_without_draft = 0
         self._n_idle = 0
-        self._target: PassTimes
-        self._draft: DraftTimes
-        if isinstance(costs, LearnedCosts):
-            self._target, self._draft, self._step_ms = costs.target, costs.draft, 0.0
-        else:
-            self.costs = costs
-            self._target, self._draft = PassTimes(costs.target), TabledDraftTimes(costs)
-            self._step_ms = costs.overhead.step
+        self._target, self._draft = costs.target, costs.draft
         self.expect(rate)
 
     @property
@@ -107,8 +109,10 @@ class Guide:
         self._run_ms = _EXPECTED_TOKENS / rate if rate else 0.0
 
     def target_row(self, ctx: int) -> Milliseconds:
-        """float64[largest + 1]: row[n] is the milliseconds of a target pass over n tokens after `ctx` tokens."""
-        row = self._target.row(ctx)[self._n_others :]
+        """float64[largest + 1]: row[n] is the milliseconds of a target pass over n tokens after `ctx` tokens, up to the
+        largest that may be planned.
+        """
+        row = self._target.row(ctx)[self._n_others : self._target.reach + 1]
         return row if self._node_ms is None else np.asarray(self._node_ms * np.arange(len(row)))
 
     def among(self, n_others: int, rate: float, node_ms: float) -> Guide:
@@ -123,11 +127,11 @@ class Guide:
 
     def levels_row(self, ctx: int) -> Milliseconds:
         """float64[most nodes + 1]: row[n] is the milliseconds of a draft pass over n nodes after `ctx` tokens."""
-        return self._draft.row(ctx, self.plain_ms(ctx))
+        return self._draft.row(self.plain_ms(ctx))
 
     def plain_ms(self, ctx: int) -> float:
         """Milliseconds that plain decoding takes for one token after `ctx` tokens."""
-        return self._target.ms(1, ctx) + self._step_ms
+        return self._target.ms(1, ctx)
 
     @property
     def sizes(self) -> Sequence[int]:
@@ -136,7 +140,7 @@ class Guide:
 
     def tree_ms(self, budget: int, n_levels: int, ctx: int) -> float:
         """Milliseconds of a pass over `budget` nodes, and of the draft passes for its `n_levels` levels; 0 for none."""
-        ms = self._target.ms(budget, ctx) + self._step_ms
+        ms = self._target.ms(budget, ctx)
         if not n_levels:
             return ms
         levels = self.levels_row(ctx)
@@ -144,10 +148,15 @@ class Guide:
 
     def chain_rate(self, chance: float, ctx: int) -> float:
         """Tokens in the time of a plain pass by the best chain of which each token is right with `chance`."""
-        depths = np.array([n - 1 for n in self.sizes if n > 1], np.intp)
+        depths = np.array([n - 1 for n in self.sizes if 1 < n <= self._target.reach], np.intp)
         tokens = (1 - chance ** (depths + 1)) / (1 - chance)
-        ms = self.target_row(ctx)[depths + 1] + self._step_ms + depths * self.levels_row(ctx)[1]
+        ms = self.target_row(ctx)[depths + 1] + depths * self.levels_row(ctx)[1]
         return float((tokens / ms).max(initial=0.0)) * self.plain_ms(ctx)
+
+    def can_lose(self, ms: float, ctx: int) -> bool:
+        """Whether a pass over a tree of some size takes at most `ms` longer than plain decoding for one token."""
+        row = self.target_row(ctx)
+        return bool(row[_LEAST_TREE:].min(initial=np.inf) - row[1] <= ms)
 
     def least_chance(self, target_row: Milliseconds, pending: int) -> float:
         """A chance so small that a node with it pays in a pass of no size. target_row, pending: as for `best_size`."""
@@ -172,7 +181,9 @@ class Guide:
             sizes = np.arange(1, most + 1)
         sizes = np.append(sizes[(sizes >= 1) & (sizes <= most)], max(most, 1))
         tokens, ms = np.cumsum(chances)[sizes - 1], target_row[sizes + pending]
-        value = tokens - self.rate * ms
+        # In a stretch of text that is easier than the run so far, the rate to keep up with is higher.
+        easy = float((tokens / ms).max()) if ms.all() and self._node_ms is None else 0.0
+        value = tokens - max(self.rate, _EASY_SHARE * easy) * ms
         if self.most_lost_ms < np.inf:
             n_counted = self.calibration.n_counted
             trust = n_counted / (n_counted + _DOUBTS) if asked_draft else _SOURCES_TRUST
@@ -191,7 +202,7 @@ class Guide:
 
     def expected_ms(self, record: PassRecord) -> float:
         """Milliseconds that were expected of a pass of which nothing is learned yet, and of its draft passes."""
-        return self._target.ms(record.n_target, record.ctx) + self._step_ms + self._drafting_ms(record)
+        return self._target.ms(record.n_target, record.ctx) + self._drafting_ms(record)
 
     def _drafting_ms(self, record: PassRecord) -> float:
         levels = self.levels_row(record.ctx)
@@ -206,12 +217,11 @@ class Guide:
         has_read: whether the draft model had read the text before. Else other drafting takes at most as long.
         """
         widths, offered = record.draft.widths, record.draft.offered
-        seconds = record.seconds - record.draft_seconds if self.learned else record.target_seconds
-        self._target.record(record.n_target, record.ctx, seconds * 1e3)
+        self._target.record(record.n_target, record.ctx, (record.seconds - record.draft_seconds) * 1e3)
         if widths and record.draft_seconds > 0 and self._passes_without_draft < _BEHIND:
             ms = record.draft_seconds * 1e3
             if has_read or ms < self._drafting_ms(record):
-                self._draft.record(widths, record.ctx, self.plain_ms(record.ctx), ms)
+                self._draft.record(widths, self.plain_ms(record.ctx), ms)
         self._passes_without_draft = 0 if widths else self._passes_without_draft + 1
         if len(record.tree) == 1 and offered is None:
             # What was counted long ago must not keep the draft from being asked again.

@@ -1,4 +1,4 @@
-"""Current times of target passes: a cost table corrected by the passes of this run, or what these passes alone tell."""
+"""What target passes take now: by `specrun tune`, by earlier runs, and by the passes of this run, in one model."""
 
 from __future__ import annotations
 
@@ -13,69 +13,26 @@ from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 
 # Each pass multiplies two factors by a power of measured time / expected time.
 _MACHINE_POWER = 0.15  # for the machine's factor, after the first passes
-_SIZE_POWER = 0.05  # for the factor of the pass's size, after many passes of that size
+_SIZE_POWER = 0.05  # for the time of the pass's size, after many passes of that size
 _SETTLED = 8.0  # passes after which a deviation counts mostly for the size and not for the machine
 _MAX_DEVIATION = 2.0  # a single pass counts as at most this many times slower or faster than expected
-_BOUNDS = (0.1, 10.0)  # limits of the factors
+_BOUNDS = (0.1, 10.0)  # limits of the machine's factor
 
-# Learned times. Chosen by hand; on CPUs T(n) is concave, see docs/benchmarks.
-_LEARNED_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128)
+# Chosen by hand; on CPUs the time of a pass is concave in its tokens, see docs/benchmarks.
+MOST_TOKENS = 512  # of a pass over a tree
+SIZES = (
+    *range(1, 9), *range(10, 17, 2), *range(20, 33, 4), *range(40, 65, 8), *range(80, 129, 16), *range(160, 257, 32),
+    *range(320, 513, 64),
+)  # fmt: skip
 _FEW = 4  # passes of a size up to which its time is the mean of them
 _NODE_SHARE = 0.1  # a further token is first expected to add this share of a plain pass
 _COMPUTED_SHARE = 0.3  # the same below the sizes that copy weights to a GPU, of which a prompt tells nothing
+_FEW_TOKENS = 8  # of passes that a CPU computes in the time of one over a single token
 _FLATTER = 0.5  # beyond the largest known size, times rise by this share of the mean slope before it
 _SLOW_MS = 100.0  # a plain pass of so many milliseconds tells enough; the first of shorter passes may be cold
+_REACH, _LEAST_REACH = 2.5, 16  # how much larger than all passes before a pass may be, and tokens that it may have
 _SAME = 0.01  # a table in which no time is wrong by more than this share is not made again
 _PROMPT_PASS = 512  # tokens of a prompt that llama.cpp computes at once, by its own default
-
-
-class PassTimes:
-    """A cost table times two factors. `sizes` are those that a planner may choose.
-
-    One factor says how slow the machine is now, as other programs, heat and the file cache change its speed. The other
-    corrects the entry of a size, padding included, relative to the other sizes; it is 1 until a pass of that size was
-    run.
-    """
-
-    def __init__(self, table: CostTable) -> None:
-        self.sizes = table.sizes
-        self._table = table
-        self._slowness = 1.0
-        self._relative = np.ones(table.largest + 1)
-        self._n_passes = np.zeros(table.largest + 1, np.int64)
-
-    @property
-    def knows_plain(self) -> bool:
-        """Whether the time of a pass over one token is known."""
-        return True
-
-    def row(self, ctx: int) -> Milliseconds:
-        """float64[largest + 1]: row[n] is the milliseconds of a pass over n tokens after `ctx` cached ones."""
-        return np.asarray(self._table.row(ctx) * self._relative[self._table.pass_sizes] * self._slowness)
-
-    def ms(self, n: int, ctx: int) -> float:
-        """Milliseconds of a pass over `n` tokens; beyond the largest known size in proportion to `n`."""
-        known = min(n, self._table.largest)
-        factor = float(self._relative[self._table.pass_sizes[known]]) * self._slowness * (n / known)
-        return float(self._table.row(ctx)[known]) * factor
-
-    def record(self, n: int, ctx: int, ms: float) -> None:
-        """Learn that a pass over `n` tokens after `ctx` cached ones took `ms`. Sizes beyond the table are ignored."""
-        if n > self._table.largest:
-            return
-        n = int(self._table.pass_sizes[n])
-        deviation = min(max(ms / self.ms(n, ctx), 1 / _MAX_DEVIATION), _MAX_DEVIATION)
-        n_before, n_of_size = int(self._n_passes.sum()), int(self._n_passes[n])
-        size_power = max(_SIZE_POWER, n_before / (n_before + _SETTLED) / (2 + n_of_size))
-        self._slowness = _bounded(self._slowness * deviation ** max(_MACHINE_POWER, 1 / (2 + n_before)))
-        self._correct(n, deviation**size_power)
-        self._n_passes[n] += 1
-
-    def _correct(self, n: int, factor: float) -> None:
-        self._relative[n] = _bounded(float(self._relative[n]) * factor)
-
-    def read_prompt(self, n_tokens: int, ms: float) -> None:
-        """Learn that `n_tokens` tokens of a prompt took `ms`. Changes nothing, because the table knows more."""
 
 
 @dataclass(frozen=True)
@@ -97,17 +54,21 @@ class ExpertGrowth:
         return np.asarray(1 - self.share + self.share * read)
 
 
-class LearnedTimes(PassTimes):
-    """Times of passes without a table: they begin with what earlier runs learned, or with nothing.
+class PassTimes:
+    """Milliseconds of a pass by its tokens and by the tokens in the cache, with specrun's own work in it.
 
-    A size that was run has its own time. Sizes between known ones are interpolated, and times beyond them rise more
-    slowly: pass times are concave, so both are more optimistic than the truth, a planner tries the size if it could
-    pay, and the pass corrects it. Reading a prompt tells the time of a large pass at no cost. Where large passes copy
-    weights to a GPU, and smaller ones are computed where the weights lie, neither says anything of the other.
+    It begins with what `specrun tune` or earlier runs measured, or with nothing. A size that was run has its own time.
+    Sizes between known ones are interpolated, and times beyond them rise more slowly: pass times are concave, so both
+    are more optimistic than the truth, a planner tries the size if it could pay, and the pass corrects it. Reading a
+    prompt tells the time of a large pass at no cost. Where large passes copy weights to a GPU, and smaller ones are
+    computed where the weights lie, neither says anything of the other. One factor for all sizes follows the machine's
+    speed, which other programs, heat and the file cache change.
 
     A mixture's pass reads further experts for each token, and one over 8 tokens may take six times as long as one over
     a single token, so such optimism would cost much. Its times are those of the experts that are expected to be read,
     times a factor that known sizes and a prompt give, and that is interpolated between them.
+
+    sizes: the tokens of passes that a planner may choose, ascending.
     """
 
     def __init__(
@@ -118,85 +79,116 @@ class LearnedTimes(PassTimes):
         experts: ExpertGrowth | None = None,
         copies_from: int | None = None,
     ) -> None:
-        """known: what earlier runs learned; only the sizes, milliseconds and numbers of passes count. padding: the
-        sizes that passes are padded to. prompt_pass: most tokens of a pass over a prompt. experts: those of a mixture.
-        copies_from: tokens from which passes copy weights to a GPU; None where no pass does.
+        """known: what was measured before, behind the shortest text for all sizes, behind longer ones for some.
+
+        padding: the sizes that passes are padded to. prompt_pass: most tokens of a pass over a prompt. experts: those
+        of a mixture. copies_from: tokens from which passes copy weights to a GPU; None where no pass does.
         """
-        end = _LEARNED_SIZES[-1]
+        known = sorted(known, key=lambda t: t.ctx)
+        self._ctx = known[0].ctx if known else 0
+        self._known = {t.n: t.ms for t in known if t.ctx == self._ctx}
+        # Measured before, so a deviation tells of the machine rather than of the size.
+        self._samples = {t.n: max(t.samples, _FEW + 1) for t in known if t.ctx == self._ctx}
+        self._behind = [t for t in known if t.ctx != self._ctx]
+        end = max(MOST_TOKENS, *self._known) if self._known else MOST_TOKENS
         self._padded = np.array([min(padding.padded(n), end) for n in range(end + 1)], np.intp)
-        known = tuple(known)
-        self._known, self._samples = {t.n: t.ms for t in known}, {t.n: t.samples for t in known}
         self._prompt_pass = prompt_pass
         self._experts = experts
         # With another threshold all sizes of trees are computed in one way.
         self._copies_from = copies_from if copies_from and 1 < copies_from <= end else None
         self._prompt: tuple[int, float] | None = None
-        super().__init__(self._guessed())
+        self._slowness = 1.0
+        self._n_passes = 0
+        self.sizes = tuple(n for n in sorted({*SIZES, *self._known}) if n in padding) or SIZES
+        self._make_table()
+
+    def _make_table(self) -> None:
+        self._table = CostTable([*self._guessed(), *self._behind])
         self._tabled = dict(self._known)  # the times that the table was made of
         self._is_stale = False  # whether the table lacks what was learned last
-        self.sizes = tuple(n for n in _LEARNED_SIZES if n in padding) or _LEARNED_SIZES
 
     @property
     def knows_plain(self) -> bool:
+        """Whether the time of a pass over one token is known."""
         least = int(self._padded[1])
         return self._samples.get(least, 0) > 1 or self._known.get(least, 0.0) > _SLOW_MS
 
+    @property
+    def reach(self) -> int:
+        """Tokens of the largest pass that may be planned: a few times as many as the largest that was made had."""
+        if self._experts:  # what larger passes take is known by the experts that they read
+            return len(self._padded) - 1
+        prompt = self._prompt[0] if self._prompt else 1
+        return min(max(int(_REACH * max(prompt, *self._known, 1)), _LEAST_REACH), len(self._padded) - 1)
+
     def row(self, ctx: int) -> Milliseconds:
+        """float64[largest + 1]: row[n] is the milliseconds of a pass over n tokens after `ctx` cached ones."""
         if self._is_stale:
-            self._table, self._is_stale = self._guessed(), False
-            self._tabled = dict(self._known)
-        return super().row(ctx)[self._padded]
+            self._make_table()
+        return np.asarray(self._table.row(ctx)[self._padded] * self._slowness)
 
     def ms(self, n: int, ctx: int) -> float:
+        """Milliseconds of a pass over `n` tokens; beyond the largest size in proportion to `n`."""
         end = len(self._padded) - 1
-        known = self._known.get(int(self._padded[min(n, end)])) if n <= end else None
+        known = self._known.get(int(self._padded[min(n, end)])) if n <= end and not self._behind else None
         # A plain pass may take half a millisecond, so its known time is not looked up in a new table.
         return known * self._slowness if known else float(self.row(ctx)[min(n, end)]) * max(n / end, 1.0)
 
     @property
     def times(self) -> list[PassTime]:
         """What is known, for a later run."""
-        return [PassTime(n, 0, self._known[n] * self._slowness, 0.0, self._samples[n]) for n in sorted(self._known)]
+        known = [PassTime(n, self._ctx, self._known[n], 0.0, self._samples[n]) for n in sorted(self._known)]
+        return [PassTime(t.n, t.ctx, t.ms * self._slowness, t.spread, t.samples) for t in (*known, *self._behind)]
 
     def record(self, n: int, ctx: int, ms: float) -> None:
+        """Learn that a pass over `n` tokens after `ctx` cached ones took `ms`. Sizes beyond the largest are ignored."""
+        if n >= len(self._padded):
+            return
+        n = int(self._padded[n])
         samples = self._samples.get(n, 0)
-        if n > _LEARNED_SIZES[-1]:
-            return
-        self._samples[n] = samples + 1
-        if samples > _FEW:
-            super().record(n, ctx, ms)
-            return
-        now = ms / self._slowness
-        before = self._known.get(n, now)
-        # The first pass of a size may have touched memory for the first time, so a faster second one replaces it.
-        self._known[n] = min(before, now) if samples < 2 else before + (now - before) / (samples + 1)
-        self._n_passes[n] += 1
-        self._is_stale = True
-
-    def _correct(self, n: int, factor: float) -> None:
-        self._known[n] *= factor
-        if abs(self._known[n] / self._tabled.get(n, math.inf) - 1) > _SAME:
+        if samples <= _FEW:
+            now = ms / self._slowness / self._longer(n, ctx)
+            before = self._known.get(n, now)
+            # The first pass of a size may have touched memory for the first time, so a faster second one replaces it.
+            self._known[n] = min(before, now) if samples < 2 else before + (now - before) / (samples + 1)
             self._is_stale = True
+        else:
+            deviation = min(max(ms / self.ms(n, ctx), 1 / _MAX_DEVIATION), _MAX_DEVIATION)
+            size_power = max(_SIZE_POWER, self._n_passes / (self._n_passes + _SETTLED) / (2 + samples))
+            slowness = self._slowness * deviation ** max(_MACHINE_POWER, 1 / (2 + self._n_passes))
+            self._slowness = min(max(slowness, _BOUNDS[0]), _BOUNDS[1])
+            self._known[n] *= deviation**size_power
+            if abs(self._known[n] / self._tabled.get(n, math.inf) - 1) > _SAME:
+                self._is_stale = True
+        self._samples[n] = samples + 1
+        self._n_passes += 1
+
+    def _longer(self, n: int, ctx: int) -> float:
+        """How many times as long as behind a short text a pass over `n` tokens takes behind `ctx` cached ones."""
+        return float(self._table.row(ctx)[n] / self._table.row(self._ctx)[n]) if self._behind else 1.0
 
     def read_prompt(self, n_tokens: int, ms: float) -> None:
+        """Learn that `n_tokens` tokens of a prompt took `ms`."""
         n = min(n_tokens, self._prompt_pass)
         if n > 1:
             self._prompt = (n, ms * n / n_tokens / self._slowness)
             self._is_stale = True
 
-    def _guessed(self) -> CostTable:
-        """The table of all sizes up to the largest that a planner may choose."""
+    def _guessed(self) -> list[PassTime]:
+        """The times of all sizes up to the largest that a planner may choose."""
         points = dict(self._known) or {1: self._prompt[1] / self._prompt[0] if self._prompt else 1.0}
-        split = self._copies_from or math.inf
+        end = len(self._padded) - 1
+        split = self._copies_from or end + 1
         computed = {n: ms for n, ms in points.items() if n < split}
         copied = {n: ms for n, ms in points.items() if n >= split}
         large = self._prompt if self._prompt and self._prompt[0] > max(points) else None
-        if large and large[0] >= split:
+        if large and large[0] >= split and self._copies_from:
             copied[large[0]], large = large[1], None
-        if not (computed and copied):
-            return CostTable([PassTime(n, 0, ms) for n, ms in self._one_way(points, large, _LEARNED_SIZES[-1]).items()])
-        below = self._one_way(computed, large, min(int(split) - 1, _LEARNED_SIZES[-1]))
-        return CostTable([PassTime(n, 0, ms) for n, ms in (below | self._copying(copied, int(split))).items()])
+        if computed and copied:
+            found = self._one_way(computed, large, split - 1) | self._copying(copied, split)
+        else:
+            found = self._one_way(points, large, end)
+        return [PassTime(n, self._ctx, ms) for n, ms in found.items() if n <= end]
 
     def _one_way(self, points: dict[int, float], prompt: tuple[int, float] | None, end: int) -> dict[int, float]:
         """The times of sizes up to `end`, which are all computed in one way. prompt: tokens, more than those of
@@ -212,16 +204,18 @@ class LearnedTimes(PassTimes):
         elif largest > least:
             slope = _FLATTER * max(points[largest] - points[least], 0.0) / (largest - least)
         else:
-            slope = (_NODE_SHARE if self._copies_from is None else _COMPUTED_SHARE) * points[least]
+            slope = _NODE_SHARE * points[least]
+        if self._copies_from is not None and largest < _FEW_TOKENS:
+            slope = max(slope, _COMPUTED_SHARE * points[least])
         return points | {end: points[largest] + slope * (end - largest)}
 
     def _copying(self, points: dict[int, float], least: int) -> dict[int, float]:
         """The times of sizes from `least` on, which hardly depend on the tokens. points: those that are known."""
-        sizes = [n for n in (least, *_LEARNED_SIZES) if n >= least]
+        sizes = [n for n in (least, *SIZES) if n >= least]
         return self._between(sizes, points) | {n: ms for n, ms in points.items() if n <= sizes[-1]}
 
     def _of_mixture(self, points: dict[int, float], prompt: tuple[int, float] | None, end: int) -> dict[int, float]:
-        sizes = [n for n in _LEARNED_SIZES if n < end] + [end]
+        sizes = [n for n in SIZES if n < end] + [end]
         expected = self._between(sizes, points | dict([prompt] if prompt else []))
         if self._copies_from is not None:  # a prompt does not tell either what it takes to compute with few experts
             least, largest = min(points), max(points)
@@ -238,7 +232,3 @@ class LearnedTimes(PassTimes):
         at = sorted(known)
         factors = np.interp(sizes, at, [known[n] / growth[n] for n in at])
         return {n: float(growth[n] * factor) for n, factor in zip(sizes, factors, strict=True)}
-
-
-def _bounded(factor: float) -> float:
-    return min(max(factor, _BOUNDS[0]), _BOUNDS[1])

@@ -14,7 +14,7 @@ from specrun.speculation.drafter import Draft, DraftLimits
 from specrun.speculation.growth import TreeGrowth
 from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
-from specrun.speculation.planning.guide import Guide, PassRecord
+from specrun.speculation.planning.guide import Guide, PassRecord, RunCosts
 from specrun.speculation.tree import ROOT, TokenTree
 
 N_RANKS = 16
@@ -212,7 +212,7 @@ def best_fixed(plans: Sequence[Plan], of: Text, machine: Machine, n_tokens: int)
     """The plan that writes the text fastest when all passes follow it, with the machine's true tables; and its rate."""
     rates = {}
     for plan in plans:
-        guide = Guide(machine.costs, rate=1 / machine.ms(1))
+        guide = Guide(RunCosts.of(machine.costs), rate=1 / machine.ms(1))
         rates[plan] = run(FixedPlan(plan, guide), of, machine, n_tokens).rate
     best = max(rates, key=lambda plan: rates[plan])
     return best, rates[best]

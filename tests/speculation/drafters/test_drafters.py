@@ -14,7 +14,7 @@ from specrun.speculation.drafters.cost_aware import CostAwareDrafter
 from specrun.speculation.drafters.specexec import SpecExecDrafter
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
-from specrun.speculation.planning.guide import Guide
+from specrun.speculation.planning.guide import Guide, RunCosts
 from specrun.speculation.tree import ROOT, TokenTree
 
 N_VOCAB = 30
@@ -131,7 +131,8 @@ def test_a_tree_stays_within_its_limits(budget: int, depth: int, temperature: fl
 def guide(target_ms: dict[int, float], draft_ms: float, rate: float) -> Guide:
     """Cost tables without any overhead, and a rate to beat in tokens a millisecond."""
     target = CostTable([PassTime(n, 64, ms) for n, ms in target_ms.items()])
-    return Guide(CostModel(target, CostTable([PassTime(1, 64, draft_ms), PassTime(64, 64, draft_ms)])), rate=rate)
+    costs = CostModel(target, CostTable([PassTime(1, 64, draft_ms), PassTime(64, 64, draft_ms)]))
+    return Guide(RunCosts.of(costs), rate=rate)
 
 
 def cost_aware(draft: TableDraft, weighed: Guide, *bounds: int) -> TokenTree:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specrun.speculation.planning.draft_times import LearnedDraftTimes
+from specrun.speculation.planning.draft_times import DraftTimes
 
 PLAIN_MS = 50.0
 
 
-def learned(level: float, node: float, n_trees: int) -> LearnedDraftTimes:
+def learned(level: float, node: float, n_trees: int) -> DraftTimes:
     rng = np.random.default_rng(0)
-    times = LearnedDraftTimes()
+    times = DraftTimes()
     for _ in range(n_trees):
         widths = [1, *rng.integers(1, 17, rng.integers(0, 8)).tolist()]
-        times.record(widths, 0, PLAIN_MS, level * len(widths) + node * sum(widths))
+        times.record(widths, PLAIN_MS, level * len(widths) + node * sum(widths))
     return times
 
 
@@ -25,18 +25,10 @@ def test_both_parts_are_found(level: float, node: float) -> None:
 
 
 def test_one_tree_puts_a_wrong_guess_right() -> None:
-    assert learned(30.0, 0.0, 1).row(0, PLAIN_MS)[1] > 15.0
+    assert learned(30.0, 0.0, 1).row(PLAIN_MS)[1] > 15.0
 
 
 def test_what_was_learned_begins_the_next_run() -> None:
     first = learned(2.0, 0.5, 20)
-    second = LearnedDraftTimes.of_table(first.table(PLAIN_MS))
-    assert second.row(0, PLAIN_MS) == pytest.approx(first.row(0, PLAIN_MS))
-
-
-def test_the_first_guess_is_the_share_of_the_weights_that_are_read() -> None:
-    small, large = LearnedDraftTimes(share=0.001), LearnedDraftTimes(share=0.2)
-    assert small.parts(PLAIN_MS) == LearnedDraftTimes().parts(PLAIN_MS)
-    assert large.parts(PLAIN_MS)[0] - small.parts(PLAIN_MS)[0] == pytest.approx((0.2 - 0.03) * PLAIN_MS)
-    large.record([1], 0, PLAIN_MS, 2.0)
-    assert large.row(0, PLAIN_MS)[1] < 3.0
+    second = DraftTimes(first.table(PLAIN_MS))
+    assert second.row(PLAIN_MS) == pytest.approx(first.row(PLAIN_MS))

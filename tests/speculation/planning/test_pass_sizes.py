@@ -68,7 +68,7 @@ def test_times_are_those_of_padded_passes() -> None:
 
 
 def test_a_padded_pass_corrects_the_times_of_all_that_are_padded_alike() -> None:
-    times = PassTimes(CostTable([PassTime(8, 64, 30.0), PassTime(16, 64, 50.0)], MULTIPLES_OF_4))
+    times = PassTimes([PassTime(8, 64, 30.0), PassTime(16, 64, 50.0)], MULTIPLES_OF_4)
     for _ in range(30):
         times.record(8, 64, 60.0)
         times.record(16, 64, 50.0)

@@ -6,12 +6,12 @@ takes less time than sixteen passes. So texts to calibrate on are written togeth
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from specrun import clock
 from specrun.llama import TargetContext
 from specrun.llama.batch import Batch
 from specrun.llama.context import Logits
@@ -54,7 +54,7 @@ def write_together(
         # A recurrent state belongs to one sequence, so texts at several temperatures do not share their prompt.
         written_at: dict[float, list[Text]] = {}
         for i, temperature in enumerate(temperatures):
-            stage = run.stage((run.deadline - time.perf_counter()) / (n_each - i))
+            stage = run.stage((run.deadline - clock.now()) / (n_each - i))
             groups = max(most_groups // n_each, 1)
             written_at |= write_together(target, prompts, [temperature], least, most, stage, groups, first_seed)
         return written_at
@@ -65,7 +65,7 @@ def write_together(
     n_groups = _n_groups(target, prompts, n_each, most, most_groups)
     for i in range(n_groups):
         group = by_prompt[i::n_groups]
-        stage = run.stage((run.deadline - time.perf_counter()) / (n_groups - i))
+        stage = run.stage((run.deadline - clock.now()) / (n_groups - i))
         n_fitting, length = _fitting(target, prompts[i::n_groups], n_each, least, most)
         _write([text for texts in group[:n_fitting] for text in texts], target, n_each, least, length, stage)
     written = [texts for texts in by_prompt if texts[0].written]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from specrun.catalog import embedded
@@ -9,12 +11,17 @@ from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.long_run import Run
+from specrun.making.head.text_writer import write_together
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import OFF
-from specrun.tuning.text_writer import write_together
+from specrun.speculation.method import OFF, Plan
 from tests.engines import code_prompts, engine
+from tests.hybrids import KINDS, random_recurrent
+
+# The first leaves llama.cpp's snapshots of recurrent states where it has them, the second a checkpoint.
+DEEPEST = (CHAIN.plan(depth=8), CHAIN.plan(depth=40))
 
 
 def test_each_text_is_what_the_target_writes_alone() -> None:
@@ -71,3 +78,21 @@ def test_only_as_many_prompts_are_taken_as_fit_the_context() -> None:
         assert len(texts) * (20 + 2 * len(texts[0].written)) <= cells
         long = write_together(pair.target, [prompts[0] * 2], [0.0, 0.8], 100, 200, Run())
         assert 40 + 2 * len(long[0.0][0].written) <= cells
+
+
+@pytest.mark.parametrize("deepest", DEEPEST, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_recurrent_states_of_texts_are_kept_apart(tmp_path: Path, kind: str, deepest: Plan) -> None:
+    target = random_recurrent(tmp_path / "target.gguf", kind)
+    with engine(target, target, deepest) as e:
+        prompts = [prompt[: 20 + i] for i, prompt in enumerate(code_prompts(e, 3, 40))]
+        together = write_together(e.target, prompts, [0.0, 0.8], 8, 16, Run(), most_groups=8)
+        for texts in together.values():
+            assert [text.prompt for text in texts] == prompts
+            for text in texts:
+                e.reset()
+                request = Request(text.prompt, text.sampling, 16, ignore_eos=True)
+                alone = [
+                    token for one in write_alone(Generation(e, request, FixedPlan(OFF.plan()))) for token in one.tokens
+                ]
+                assert text.written == alone

@@ -1,0 +1,62 @@
+"""Run `auto` and `specrun tune` on simulated machines, beside the best of a grid of fixed plans.
+
+    python scripts/bench_machines.py [--machines NAME;...] [--agreements 55,70,85] [--temps 0,0.8]
+                                     [--texts code,prose,copies] [--json]
+
+Real small models run through specrun's own code (the embedded target, and drafts that are the target with noise), while
+the package's clock goes by the tables of a machine (scripts/machines/tables.py says where each is from). So a run is
+the same every time, and any hardware can be tried. Rates are relative to plain decoding's. `forecast` is what the
+profile expects of `auto` over all of tune's texts, and `tune` how many plain passes that took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from machines import measure, pairs
+from machines.tables import MACHINES
+
+HEAD = ("machine", "agree", "T", "text", "best", "first", "second", "tuned", "forecast", "tune", "best plan")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--machines", default="", help="parts of their names; all by default")
+    parser.add_argument("--agreements", default=",".join(map(str, pairs.NOISES)))
+    parser.add_argument("--temps", default="0,0.8")
+    parser.add_argument("--texts", default=",".join(pairs.TEXTS))
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    given = parser.parse_args()
+    wanted = [part for part in given.machines.split(";") if part] or [""]
+    machines = [machine for machine in MACHINES if any(part in machine.name for part in wanted)]
+    cells = [(float(t), text) for t in given.temps.split(",") for text in given.texts.split(",")]
+    if not given.json:
+        print("{:<42} {:>5} {:>4} {:<6} {:>6} {:>6} {:>6} {:>6} {:>8} {:>5}  {}".format(*HEAD))
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for agreement in map(int, given.agreements.split(",")):
+            print(f"bench_machines.py: writing with fixed plans, agreement {agreement} %", file=sys.stderr)
+            written = {(agreement, *cell): measure.grid(folder, agreement, *cell) for cell in cells}
+            for machine in machines:
+                for row in measure.rows(folder, machine, agreement, cells, written):
+                    _print(row, given.json)
+    return 0
+
+
+def _print(row: measure.Row, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(asdict(row)), flush=True)
+        return
+    rates = [rate / row.plain for rate in (row.best, row.first, row.second, row.tuned, row.forecast)]
+    figures = " ".join(f"{rate:>{width}.2f}" for rate, width in zip(rates, (6, 6, 6, 6, 8), strict=True))
+    where = f"{row.machine:<42} {row.agreement:>5} {row.temperature:>4g} {row.text:<6}"
+    print(f"{where} {figures} {row.tune_passes:>5.0f}  {row.best_plan}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""Texts that `specrun tune` writes with the adaptive tree, to learn how often the draft is right."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from specrun import clock
+from specrun.engine.generation import Generation
+from specrun.engine.growth_maps import PositionalMeter
+from specrun.engine.model import Model
+from specrun.engine.passes import write_alone
+from specrun.engine.request import Request
+from specrun.long_run import Run
+from specrun.profiles.profile import Acceptance, TunedPlan
+from specrun.sampling import SamplingParameters
+from specrun.speculation.controllers.arm import ExpectedPlan
+from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.method import OFF, Plan
+from specrun.speculation.planning.calibration import Calibration
+from specrun.speculation.planning.costs import CostModel
+from specrun.speculation.planning.guide import Guide, PassRecord, RunCosts
+
+Prompt = tuple[str, list[int]]  # the kind of text, and token ids
+
+# All chosen by hand.
+_LEAST_PASSES = 3  # of a text, however long they take
+_UNTIMED = 1  # passes of a text in which caches still hold what was there before
+_USUAL_CHANCE = 0.7  # that a drafted token is right, before any was seen
+_HIDDEN = 0.05  # least share of the time that drafting takes where drafting ahead is tried; it cannot save more
+_AHEAD_WINS = 1.03  # times the rate without that drafting ahead must have
+_LEAST_ERROR = 0.03  # relative error of a rate at least: the machine's speed varies by about as much
+
+
+@dataclass(frozen=True)
+class _Kept(FixedPlan):
+    """One plan for every pass, and what each pass was."""
+
+    records: list[PassRecord] = field(default_factory=list)
+
+    def record(self, record: PassRecord) -> None:
+        super().record(record)
+        self.records.append(record)
+
+
+@dataclass
+class _Written:
+    """What texts with one plan brought."""
+
+    tokens: int = 0
+    passes: int = 0
+    seconds: float = 0.0
+    draft_seconds: float = 0.0
+
+    def add(self, records: Sequence[PassRecord]) -> None:
+        self.tokens += sum(one.n_tokens for one in records)
+        self.passes += len(records)
+        self.seconds += sum(one.seconds for one in records)
+        self.draft_seconds += sum(one.draft_seconds for one in records)
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What the texts at one temperature showed.
+
+    written: tokens that the target wrote. acceptance: None without a draft.
+    """
+
+    plan: TunedPlan
+    acceptance: Acceptance | None = None
+    written: tuple[int, ...] = ()
+
+
+def learn(
+    model: Model, plan: Plan, costs: CostModel, temperature: float, prompts: Sequence[Prompt], n_tokens: int, run: Run
+) -> Learned:
+    """Write a text behind each of the prompts, by the very learning that every run of `auto` does.
+
+    plan: the adaptive one, with the bounds that trees may have. n_tokens: of each text, at most; it ends earlier, after
+    a few passes, where the run's deadline needs that.
+    """
+    plain_ms = costs.plain_ms(len(prompts[0][1]))
+    plain = 1e3 / plain_ms
+    off = ExpectedPlan(OFF.plan(), plain, _LEAST_ERROR * plain)
+    if model.engine.draft is None:
+        return Learned(TunedPlan(temperature, OFF.plan(), plain, 1.0, plain, [off]))
+    guide = Guide(RunCosts.of(costs), Calibration())
+    guide.expect(max(guide.chain_rate(_USUAL_CHANCE, len(prompts[0][1])), 1.0) / plain_ms)
+    meter = PositionalMeter(model.engine, SamplingParameters(temperature=temperature))
+    whole, ratios, tokens = _Written(), list[float](), list[int]()
+    for i, (kind, prompt) in enumerate(prompts):
+        run.show(f"writing at temperature {temperature:g}: {kind}, text {i + 1} of {len(prompts)}")
+        stage = run.stage((run.deadline - clock.now()) / (len(prompts) - i))
+        records = _write(model, _Kept(plan, guide), prompt, temperature, i, n_tokens, stage)
+        timed = records[_UNTIMED:] or records
+        whole.add(timed)
+        own = _Written()
+        own.add(timed)
+        ratios.append(math.log(own.rate * statistics.mean(guide.plain_ms(one.ctx) for one in timed) / 1e3))
+        written = [token for one in records for token in one.accepted.tokens]
+        tokens += written
+        if i == 0:
+            meter.add([*prompt, *written], len(prompt) - 1)
+    ahead = _ahead(model, plan, guide, temperature, prompts[-1][1], n_tokens, whole, run)
+    ratio = math.exp(statistics.mean(ratios))
+    error = ratio * max(_LEAST_ERROR, statistics.stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else 0.3)
+    drafting = ExpectedPlan(replace(plan, overlap=ahead), ratio * plain, error * plain)
+    expected = sorted([drafting, off], key=lambda one: -one.tokens_per_second)
+    calibration = guide.calibration.with_run()
+    # Where nothing pays the adaptive tree drafts nothing, and is as fast as plain decoding but for noise.
+    best, n_tokens_per_pass = (drafting, whole.tokens / whole.passes) if ratio > 1 + _LEAST_ERROR else (off, 1.0)
+    tuned = TunedPlan(temperature, best.plan, best.tokens_per_second, n_tokens_per_pass, plain, expected)
+    acceptance = Acceptance(temperature, calibration, meter.vector(), calibration.n_counted)
+    return Learned(tuned, acceptance, tuple(tokens))
+
+
+def _write(
+    model: Model, plans: _Kept, prompt: list[int], temperature: float, seed: int, n_tokens: int, run: Run
+) -> list[PassRecord]:
+    model.forget()
+    request = Request(prompt, SamplingParameters(temperature=temperature, seed=seed), n_tokens, ignore_eos=True)
+    for n_passes, _ in enumerate(write_alone(Generation(model.engine, request, plans)), start=1):
+        if n_passes >= _LEAST_PASSES and run.is_over():
+            break
+    return plans.records
+
+
+def _ahead(
+    model: Model,
+    plan: Plan,
+    guide: Guide,
+    temperature: float,
+    prompt: list[int],
+    n_tokens: int,
+    before: _Written,
+    run: Run,
+) -> bool:
+    """Whether drafting while the target's pass runs is faster, by the last text written once more in both ways."""
+    is_hidden = before.draft_seconds < _HIDDEN * before.seconds
+    if is_hidden or run.is_over() or not (model.engine.overlap and plan.method.can_overlap):
+        return False
+    rates = []
+    for overlap in (False, True):
+        run.show(f"drafting {'ahead' if overlap else 'in turn'} at temperature {temperature:g}")
+        plans = _Kept(replace(plan, overlap=overlap), Guide(guide.costs, guide.calibration.with_run(), guide.rate))
+        one = _Written()
+        one.add(_write(model, plans, prompt, temperature, 0, n_tokens, run)[_UNTIMED:])
+        rates.append(one.rate)
+    return rates[1] > _AHEAD_WINS * rates[0]
