@@ -29,8 +29,8 @@ _LEAST_LEARNED = 8  # passes that teach anything worth keeping
 _BEHIND = 8  # tokens that the draft model has to read with which the next pass tells nothing of its speed
 _READING = 0.3  # of a draft pass over one token, for each token that the draft reads with many others
 _HOPELESS = 0.6  # a plan that was learned to be slower is never tried
-_EXPECTED_CHANCE = 0.7  # the same, for the rate that is expected at first
-_USUAL_CHANCE = 0.8  # that a drafted token is right, where the draft is a good one
+_EXPECTED_CHANCE = 0.7  # that a drafted token is right, for the rate that is expected before any was seen
+_USUAL_CHANCE = 0.8  # the same where the draft is a good one, for whether it may win at all
 _WORTH_READING = 10.0  # plain passes that this may take for a plan that may be twice as fast as plain decoding
 _SOURCES_MS = 0.3  # at most, of our own work in a pass with draft sources
 _PAID_BACK = 20.0  # the same where nothing is known but what passes take; a draft mostly takes longer than expected
@@ -47,8 +47,8 @@ class Auto:
     expected: the plans and their rates; without a rate of plain decoding, that is 1.
     guide: pass times, calibration and rate, which the passes of this run correct.
     is_tuned: whether `specrun tune` measured the rates, and not earlier runs, or nobody.
-    first: the plan to begin with, which `specrun tune` knows better than the rates tell, because it ran all plans on
-        the same texts. None for the most cautious plan that no other is expected to beat by more than the errors.
+    first: the plan to begin with, as `specrun tune` chose it; None for the one with the best rate that is not only
+        hoped for.
     """
 
     def __init__(
