@@ -100,9 +100,9 @@ def make_draft(
         with _workplace(folder) as (written, best_written):
             outcomes = _sized(file, types, shares, run)
             n = sum(not outcome.reason for outcome in outcomes)
-            what = f"{n} drafts of {file.path.name} are made, each compared with it"
-            run.note(f"{what}; first it writes texts, for about a minute")
             _check_disk(folder, sum(sorted(o.n_bytes + _HEADER_BYTES for o in outcomes if not o.reason)[-2:]))
+            what = f"drafts of {file.path.name} are made and compared with it, {n} in all"
+            run.note(f"{what}; first it writes texts, for about a minute")
             reference = read_target(target, run)
             run, n_parts = run.work(what), n + (usual is not None)
             outcomes, best = _tried(file, outcomes, reference, written, best_written, n_parts, run)
