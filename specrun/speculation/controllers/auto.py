@@ -101,7 +101,9 @@ class Auto:
 
     @property
     def gave_up(self) -> bool:
-        """Whether there is a draft model that is not used, because it was seen not to pay."""
+        """Whether there is a draft model that is not used, because passes showed, and not too few, that it loses."""
+        if not self._is_tuned and self._n_passes < _LEAST_LEARNED:
+            return False
         uses_draft = self._held.plan.method.needs_draft
         return self.is_tried and not uses_draft and any(arm.plan.method.needs_draft for arm in self._arms)
 
