@@ -78,7 +78,7 @@ def test_a_chat_shows_the_answer_its_speed_and_the_last_tree(server: Server, pag
     assert copied(page) == content(server.chat("def read_config(path):"))
     assert page.locator("#tree svg text.kept").count() >= 1
     assert page.locator("#tree svg text").count() > 3
-    ask(page, "def main():")
+    ask(page, "class Stack:")
     expect(page.locator(".assistant")).to_have_count(2, timeout=MS)
     expect(send_button(page)).to_be_visible(timeout=MS)
     cached = re.search(r"(\d+) of \d+ tokens of the prompt", page.locator("#numbers").inner_text())
