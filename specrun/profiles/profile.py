@@ -117,18 +117,13 @@ class Profile:
     def padded_costs(self) -> CostModel:
         return self.costs.padded(self.padding)
 
-    @property
-    def run_costs(self) -> RunCosts:
-        """What passes take, for a run to begin with."""
-        return RunCosts.of(self.padded_costs)
-
     def guide(self, temperature: float) -> Guide:
         """Cost tables, calibration and expected rate for a text of this temperature."""
         tuned = self.at(temperature)
         rate = max(tuned.predicted_tokens_per_second, tuned.plain_tokens_per_second) / 1e3
         # A calibration of its own, because it shifts with the texts that are written.
         calibration = self.acceptance_at(temperature).calibration.fresh() if self.acceptance else None
-        return Guide(self.run_costs, calibration, rate)
+        return Guide(RunCosts.of(self.padded_costs), calibration, rate)
 
     def without_draft(self) -> Profile:
         """The part of the profile that holds for the target without a draft: its settings and its pass times.

@@ -143,6 +143,14 @@ class CostModel:
         """The same costs where the target's passes are padded to these sizes."""
         return replace(self, target=self.target.padded(padding))
 
+    @property
+    def with_own_work(self) -> CostModel:
+        """The same with our own work in the times of the passes."""
+        own, draft = self.overhead, self.draft
+        target = CostTable([replace(t, ms=t.ms + own.step) for t in self.target.times], self.target.padding)
+        draft = draft and CostTable([replace(t, ms=t.ms + own.level + t.n * own.node) for t in draft.times])
+        return CostModel(target, draft)
+
     def plain_ms(self, ctx: int) -> float:
         """Milliseconds of plain decoding for one token."""
         return self.target.ms(1, ctx) + self.overhead.step

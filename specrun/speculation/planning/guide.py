@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from specrun.speculation.accept import Accepted
 from specrun.speculation.drafter import Draft
 from specrun.speculation.planning.calibration import Calibration
-from specrun.speculation.planning.costs import CostModel, CostTable, Milliseconds, marginal_ms
+from specrun.speculation.planning.costs import CostModel, Milliseconds, marginal_ms
 from specrun.speculation.planning.draft_times import DraftTimes
 from specrun.speculation.planning.pass_times import PassTimes
 from specrun.speculation.tree import TokenTree
@@ -67,10 +67,8 @@ class RunCosts:
     @classmethod
     def of(cls, costs: CostModel) -> RunCosts:
         """Measured tables, to begin with."""
-        own = costs.overhead
-        times = [replace(t, ms=t.ms + own.step) for t in costs.target.times]
-        draft = costs.draft and CostTable([replace(t, ms=t.ms + own.level + t.n * own.node) for t in costs.draft.times])
-        return cls(PassTimes(times, costs.target.padding), DraftTimes(draft))
+        costs = costs.with_own_work
+        return cls(PassTimes(costs.target.times, costs.target.padding), DraftTimes(costs.draft))
 
 
 class Guide:
