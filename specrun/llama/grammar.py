@@ -11,12 +11,12 @@ import ctypes
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from itertools import accumulate
 
 import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
+from specrun.constraints.bounds import check_bounds
 from specrun.constraints.trigger import Progress, Trigger, TriggerReader
 from specrun.errors import UsageError
 from specrun.llama import library
@@ -26,7 +26,6 @@ from specrun.llama.loaded_model import LlamaModel
 _ROOT = b"root"
 _KEPT_STATES = 256  # samplers that are kept; the least recently used is freed first
 _KEPT_PROGRESS = 1024  # texts whose progress to a trigger is kept; the least recently used is forgotten first
-_MOST_NESTED, _MOST_RULES = 1000, 10_000  # llama.cpp's parser recurses and would overflow the stack far beyond these
 _LONGEST_QUOTE = 40  # characters of a grammar that an error message quotes
 _TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 
@@ -238,9 +237,7 @@ def _parsed(gbnf: str, vocab: llama_cpp.llama_vocab_p | None) -> llama_cpp.llama
         raise UsageError("the grammar is empty; it needs a rule `root ::= ...`")
     if b"\0" in data:
         raise UsageError("the grammar has a NUL byte; write it as \\x00")
-    deepest = max(accumulate((char == "(") - (char == ")") for char in gbnf))
-    if deepest > _MOST_NESTED or data.count(b"::=") > _MOST_RULES:
-        raise UsageError(f"the grammar has more than {_MOST_NESTED} groups in each other, or {_MOST_RULES} rules")
+    check_bounds(gbnf)
     with watched(), library.CapturedErrors() as errors, library.captured_stderr() as printed:
         sampler = llama_cpp.llama_sampler_init_grammar(vocab, data, _ROOT)
     if not sampler:

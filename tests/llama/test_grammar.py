@@ -142,7 +142,10 @@ def test_control_tokens_are_never_allowed(tmp_path: Path) -> None:
         ('# one\nroot ::= "a"\n\nitem = "b"\n', ['expecting ::= at = "b"', "(line 4)"]),
         ("root ::= item", ["Undefined rule identifier 'item'"]),
         ('root ::= root "a" | "b"', ["left recursion"]),
-        ('root ::= "a"{99999999999999999999}', ["stoull"]),
+        ('root ::= "a"{99999999999999999999}', ["more repetitions than llama.cpp can count (line 1)"]),
+        ('root ::= "a"{3,2}', ["at least 3 and at most 2 repetitions (line 1)"]),
+        ('# {1,0} is no part\nroot ::= ("{5,4}" [{5,4}\\]\n"]) { 20 , # twenty\n 3 }', ["at least 20", "(line 3)"]),
+        ("root ::= " + '")" (' * 100_000 + '"a"' + ")" * 100_000, ["more than 1000 groups in each other"]),
         ('root ::= "a"{5000}', ["number of repetitions exceeds sane defaults"]),
         ('root ::= "a\0"', ["NUL"]),
         ('root ::= "\ud800"', ["surrogate"]),
@@ -167,9 +170,11 @@ def test_a_bad_grammar_is_one_line_and_nothing_is_printed(
     "gbnf",
     [
         "root ::= " + "(" * 1000 + '"a"' + ")" * 1000,
+        'root ::= ("' + "(" * 2000 + '" # ' + "::=" * 10_001 + '\n)? "a"',
+        'root ::= "a"{1} | "b"{1,1} | "c"{0,} | "{3,2}" | [{3,2}]',
         "root ::= r1\n" + "".join(f"r{i} ::= r{i + 1}\n" for i in range(1, 9999)) + 'r9999 ::= "a"',
     ],
-    ids=["groups", "rules"],
+    ids=["groups", "signs in texts", "repetitions", "rules"],
 )
 def test_the_largest_grammars_work(model: LlamaModel, gbnf: str) -> None:
     with Grammar(gbnf, model) as grammar:
