@@ -18,10 +18,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from specrun.catalog.file_names import models_among, shards, with_quantization
+from specrun.catalog.file_names import ambiguous, models_among, shards, with_quantization
 from specrun.catalog.hub import cache_dir, client
 from specrun.catalog.names import HubName
-from specrun.errors import HubError
+from specrun.errors import HubError, UsageError
 from specrun.locations import whole_file
 
 
@@ -46,12 +46,17 @@ def roots() -> list[Path]:
 
 
 def find(model: HubName) -> Path | None:
-    """Path of the cached file (or first shard) that a name means, or None. A pinned revision is preferred to `main`."""
+    """Path of the cached file (or first shard) that a name means, or None. A pinned revision is preferred to `main`.
+
+    Raises UsageError if it can mean several.
+    """
     for snapshot in (s for root in roots() for s in _snapshots(folder(model.repo, root), model.revision)):
-        files = [model.file] if model.file else with_quantization(_files(snapshot), model.quantization)
-        for file in files:
-            if all((snapshot / shard).is_file() for shard in shards(file)):
-                return snapshot / file
+        files = [model.file] if model.file else with_quantization(_files(snapshot), model.repo, model.quantization)
+        complete = [file for file in files if all((snapshot / shard).is_file() for shard in shards(file))]
+        if len(complete) > 1:
+            raise UsageError(ambiguous(model.name, model.repo, complete))
+        if complete:
+            return snapshot / complete[0]
     return None
 
 

@@ -59,7 +59,7 @@ def look_up(model: HubName, progress: Progress) -> RemoteModel:
     else:
         remote = look_up_once(model)
     if model.revision not in (None, remote.revision):
-        progress.note(f"{model.repo} no longer has the revision of the catalog; taking its newest")
+        progress.note(f"{model.repo} has no revision {model.revision} any more; taking its newest")
     return remote
 
 

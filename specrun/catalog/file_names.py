@@ -6,7 +6,7 @@ Names come from catalogs, hubs and users, and none may lead out of the cache.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _NAME = re.compile(r"[\w-][\w.+=@-]*", re.ASCII)
 _REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
@@ -19,7 +19,15 @@ _QUANTIZATION = re.compile(
     re.IGNORECASE,
 )
 _NOT_MODELS = ("mmproj", "imatrix", "-vocab", "ggml-vocab")  # projectors, calibration data, bare tokenizers
+# How publishers name heads, which draft for a model, and adapters, which change one. A whole model with MTP layers has
+# MTP within its name; a head has it as its folder, at the beginning (llama.cpp's rule) or at the end (GGUF's rule).
+_BESIDE_A_MODEL = re.compile(
+    r"(?:^|[-._/])(?:eagle-?3|dflash|dspark|assistant|lora|adapters?|cvector|control[-_]vectors?)(?=$|[-._/])"
+    r"|(?:^|/)mtp(?=[-._/])|[-._]mtp$",
+    re.IGNORECASE,
+)
 _PREFERRED = ("q4_k_m", "q8_0")  # tried in this order where the user names no quantization, as llama.cpp does
+_MAX_LISTED = 8  # file names in a message
 
 
 def is_safe_name(text: str) -> bool:
@@ -51,22 +59,51 @@ def shards(file: str) -> tuple[str, ...]:
 
 def quantization(file: str) -> str | None:
     """The quantization in a file's name, spelled as there; None if the name has none."""
-    name = _SHARD.sub("", file.rsplit("/", 1)[-1]).removesuffix(".gguf").removesuffix(".GGUF")
-    matches = _QUANTIZATION.findall(name)
+    matches = _QUANTIZATION.findall(_stem(file.rpartition("/")[2]))
     return matches[-1] if matches else None
 
 
 def models_among(files: Iterable[str]) -> list[str]:
-    """The models in a list of file names: single GGUF files, and the first shards of split models."""
+    """The models, heads and adapters in a list of file names: single GGUF files, and first shards of split ones."""
     ggufs = [file for file in files if file.lower().endswith(".gguf")]
-    models = [file for file in ggufs if not any(part in file.rsplit("/", 1)[-1].lower() for part in _NOT_MODELS)]
+    models = [file for file in ggufs if not any(part in file.rpartition("/")[2].lower() for part in _NOT_MODELS)]
     return sorted(file for file in models if file == shards(file)[0])
 
 
-def with_quantization(files: Iterable[str], wanted: str | None) -> list[str]:
-    """The models with the quantization `wanted`; None: with the preferred one that comes first, else all models."""
+def targets_among(files: Iterable[str], repo: str) -> list[str]:
+    """The models among `models_among` that write texts by themselves, by their names.
+
+    Where none is and the repository is named as heads or adapters are, the names of its files tell nothing more.
+    """
     models = models_among(files)
+    targets = [model for model in models if not _BESIDE_A_MODEL.search(_stem(model))]
+    return targets or (models if _BESIDE_A_MODEL.search(repo) else [])
+
+
+def with_quantization(files: Iterable[str], repo: str, wanted: str | None) -> list[str]:
+    """The models of a repository that a quantization means: those that have just this one, else those with it as a part
+    of their names, as UD-Q4_K_XL has Q4_K_XL. None: those with the preferred one that comes first, else all.
+    """
+    models = targets_among(files, repo)
     for choice in (wanted,) if wanted else _PREFERRED:
         if matches := [model for model in models if (quantization(model) or "").lower() == choice.lower()]:
             return matches
-    return [] if wanted else models
+    if wanted is None:
+        return models
+    part = re.compile(rf"(?:^|[-./]){re.escape(wanted)}(?=$|[-./])", re.IGNORECASE)
+    return [model for model in models if part.search(_stem(model))]
+
+
+def listed(files: Sequence[str]) -> str:
+    """The first of these names, for a message."""
+    return ", ".join(files[:_MAX_LISTED]) + (", ..." if len(files) > _MAX_LISTED else "")
+
+
+def ambiguous(name: str, repo: str, files: Sequence[str]) -> str:
+    """What to say of a name that means several files of a repository."""
+    return f"{name} can be {listed(files)}; name one: {repo}/{files[0]}"
+
+
+def _stem(file: str) -> str:
+    """The name without the number of a shard and the ending."""
+    return re.sub(r"\.gguf$", "", _SHARD.sub("", file), flags=re.IGNORECASE)

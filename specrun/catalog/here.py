@@ -15,8 +15,10 @@ from pathlib import Path
 from specrun.catalog import cache, ollama, others
 from specrun.catalog.architectures import does
 from specrun.catalog.entries import Entry, catalog
-from specrun.catalog.file_names import quantization
-from specrun.catalog.gguf_header import read_beginning
+from specrun.catalog.file_names import quantization, with_quantization
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.gguf_header import Metadata, read_beginning
+from specrun.catalog.heads import head_in
 from specrun.catalog.names import HubName
 from specrun.errors import ModelFileError
 from specrun.locations import user_path
@@ -45,23 +47,25 @@ def local_models(with_heads: bool = False) -> list[LocalModel]:
     what is damaged in another program's folder not at all.
     """
     found: dict[str, tuple[float, LocalModel]] = {}
+    files: dict[str | None, set[str]] = {}
     for model in _all():
+        files.setdefault(model.repo, set()).add(model.file or "")
         with suppress(OSError):
             real = os.path.realpath(model.path)
             if real not in found and _is_shown(model, with_heads):
                 found[real] = Path(real).stat().st_mtime, model
     models = [model for _, model in sorted(found.values(), key=lambda it: (-it[0], it[1].name))]
-    shorter = [_by_quantization(model) for model in models]
-    return [
-        replace(model, name=name) if name and shorter.count(name) == 1 else model
-        for model, name in zip(models, shorter, strict=True)
-    ]
+    return [replace(model, name=_short_name(model, files[model.repo])) for model in models]
 
 
-def _by_quantization(model: LocalModel) -> str | None:
-    """ORG/REPO:QUANT for a file of the hub that the catalog does not have."""
-    named = quantization(model.file) if model.file and not model.entry else None
-    return f"{model.repo}:{named}" if named else None
+def _short_name(model: LocalModel, files: set[str]) -> str:
+    """ORG/REPO:QUANT for a file of the hub that the catalog does not have, where that means no other of the `files` of
+    its repository that are here; else its name.
+    """
+    named = quantization(model.file) if model.repo and model.file and not model.entry else None
+    if model.repo and named and with_quantization(files, model.repo, named) == [model.file]:
+        return f"{model.repo}:{named}"
+    return model.name
 
 
 def find(model: HubName) -> Path | None:
@@ -102,6 +106,7 @@ def _is_shown(model: LocalModel, with_heads: bool) -> bool:
     """Whether a model writes texts, or is a head and asked for, by what its file says before the vocabulary."""
     try:
         metadata = read_beginning(model.path)
+        has_only_mtp = _has_only_mtp(model.path, metadata)
     except ModelFileError:
         return model.program is None  # `specrun models info` says what is wrong with it, `specrun models rm` deletes it
     architecture = metadata.get("general.architecture")
@@ -109,5 +114,14 @@ def _is_shown(model: LocalModel, with_heads: bool) -> bool:
         return False
     embeds = metadata.get(f"{architecture}.pooling_type") or metadata.get(f"{architecture}.attention.causal") is False
     is_model = metadata.get("general.type", "model") == "model" and f"{architecture}.block_count" in metadata
-    is_head = architecture in _HEADS or does("reads_cache", architecture)
+    is_head = architecture in _HEADS or does("reads_cache", architecture) or has_only_mtp
     return is_model and not embeds and (with_heads or not is_head)
+
+
+def _has_only_mtp(path: Path, metadata: Metadata) -> bool:
+    """Whether a file has the MTP layers of a model and not the model. Only the list of tensors tells. As it takes
+    longer to read, only files that are named so are asked.
+    """
+    is_named = "mtp" in f"{path.parent.name}/{path.name}".lower()
+    counts = is_named and metadata.get(f"{metadata.get('general.architecture')}.nextn_predict_layers")
+    return bool(counts) and head_in(GgufFile.read(path)) is not None

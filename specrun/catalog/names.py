@@ -5,6 +5,7 @@
     bartowski/gemma-2-2b-it-GGUF   a repository on the hub, its Q4_K_M or Q8_0 file; `:Q6_K` behind it names another
     org/repo/model-Q4_K_M.gguf     a file of a repository
     hf.co/org/repo:Q6_K            the same by an address, also https://huggingface.co/org/repo/blob/main/model.gguf
+    org/repo:model-Q6_K.gguf       the same, as Ollama writes it; `:latest` is what a name without a tag means
     ollama:qwen2.5:7b              a model that Ollama keeps, as `ollama list` names it
     ./model.gguf                   a path
     embedded                       the target inside the package
@@ -18,16 +19,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path, PureWindowsPath
+from urllib.parse import parse_qs, unquote
 
 from specrun.catalog import embedded, ollama
 from specrun.catalog.entries import Entry, catalog
 from specrun.catalog.file_names import is_safe_path, is_safe_repo, shards
+from specrun.catalog.hub import address, endpoint
 from specrun.display_text import near
 from specrun.errors import MissingModelError, UsageError
 from specrun.locations import user_path
 
 _PATH_STARTS = (".", "~")  # a name that starts like this is a path, even if there is no such file
-_ADDRESS = re.compile(r"(https?://)?(www\.)?(huggingface\.co|hf\.co)/|hf://", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?:(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)|hf:/)/", re.IGNORECASE)
+_PAGES = ("blob", "resolve", "raw", "tree")  # of a file or a folder, before the revision
+_NEWEST, _ANY = "main", "latest"  # the revision, and Ollama's tag, that a name without one means
 
 
 @dataclass(frozen=True)
@@ -46,22 +51,36 @@ def parse(name: str) -> Path | HubName:
     """What `name` means. Raises UsageError if it is neither a path nor a repository nor an alias of the catalog, and
     MissingModelError for a model that Ollama does not have.
     """
-    name = _without_address(name)
+    short, revision = _without_address(name)
+    if revision and not is_safe_path(revision):
+        raise UsageError(f"{name!r} names a revision that cannot be one; give org/repo/file.gguf")
+    meaning = _meaning(short)
+    if isinstance(meaning, Path):
+        return meaning
+    return replace(meaning, name=name, revision=revision or meaning.revision)
+
+
+def _meaning(name: str) -> Path | HubName:
     entries = catalog()
     if embedded.is_meant(name):
         return embedded.TARGET
-    head, _, quantization = name.partition(":")
+    head, _, tag = name.partition(":")
+    quantization = None if tag.lower() in ("", _ANY) else tag
     if entry := entries.get(head.lower()):
         if quantization and quantization.lower() != entry.quantization.lower():
             return HubName(name, entry.repo, entry.revision, None, quantization, entry)
-        return replace(of_entry(entry), name=name)
+        return of_entry(entry)
     if ollama.is_named(name):
         if model := ollama.find(name):
             return model.path
         short = name.partition(":")[2].removeprefix("//")
         raise MissingModelError(f"Ollama has no model {short!r} on this machine; `ollama pull {short}` fetches it")
+    if is_safe_repo(head) and tag.lower().endswith(".gguf") and not Path(name).is_file():
+        name = f"{head}/{tag}"  # Ollama takes a file's name for a tag
     if _is_path(name):
         return user_path(name)
+    if "://" in name:
+        raise UsageError(f"{name!r} is no model on {address()}; fetch the file yourself and give its path")
     if name.lower().endswith(".gguf"):
         org, repo, file = name.split("/", 2)
         if not is_safe_path(name):
@@ -71,7 +90,7 @@ def parse(name: str) -> Path | HubName:
         return HubName(name, f"{org}/{repo}", entry.revision if entry else None, first, None, entry)
     if is_safe_repo(head):
         entry = next((e for e in entries.values() if e.repo == head), None)
-        return HubName(name, head, entry.revision if entry else None, None, quantization or None, entry)
+        return HubName(name, head, entry.revision if entry else None, None, quantization, entry)
     if model := ollama.find(name):
         return model.path
     if name and Path(name).is_dir():
@@ -82,13 +101,26 @@ def parse(name: str) -> Path | HubName:
     raise UsageError(f"no model is called {name!r}; {advice}")
 
 
-def _without_address(name: str) -> str:
-    """`org/repo` or `org/repo/file.gguf` for what a browser, Ollama or the hub's client has as a model's address."""
+def _without_address(name: str) -> tuple[str, str | None]:
+    """A name without the address of the hub, as a browser, Ollama or the hub's client have it, and the revision in the
+    address; None for the newest. A folder is taken for a tag, because folders are named by quantizations.
+    """
     found = _ADDRESS.match(name)
+    if not found and "://" in name:
+        found = re.match(re.escape(f"{endpoint()}/"), name)  # of a mirror
     if not found:
-        return name
-    parts = name[found.end() :].partition("?")[0].strip("/").split("/")
-    return "/".join(parts[:2] + (parts[4:] if parts[2:3] and parts[2] in ("blob", "resolve", "tree") else parts[2:]))
+        return name, None
+    path, _, query = name[found.end() :].partition("#")[0].partition("?")
+    parts = [unquote(part) for part in path.strip("/").split("/")]
+    short, page, below, revision = "/".join(parts[:2]), "".join(parts[2:3]), parts[2:], ""
+    if page in _PAGES:
+        revision, below = "".join(parts[3:4]), parts[4:]
+    below = below or parse_qs(query).get("show_file_info", [])[:1]  # what the hub shows of a file beside a repository
+    if below and below[-1].lower().endswith(".gguf"):
+        short = "/".join([short, *below])
+    elif below and page == "tree":
+        short += f":{below[-1]}"
+    return short, revision if revision not in ("", _NEWEST) else None
 
 
 def _is_path(name: str) -> bool:

@@ -16,8 +16,16 @@ from pathlib import Path
 
 import platformdirs
 
-from specrun.catalog.file_names import is_safe_path, is_safe_repo, models_among, shards, with_quantization
+from specrun.catalog.file_names import (
+    ambiguous,
+    is_safe_path,
+    is_safe_repo,
+    models_among,
+    shards,
+    with_quantization,
+)
 from specrun.catalog.names import HubName
+from specrun.errors import UsageError
 from specrun.locations import parse_json, user_path
 
 LM_STUDIO, LLAMA_CPP = "LM Studio", "llama.cpp"
@@ -44,10 +52,12 @@ def models() -> list[KeptModel]:
 
 
 def find(name: HubName) -> KeptModel | None:
-    """The model that a name of the hub means, or None."""
-    here = [model for model in models() if model.repo and model.repo.lower() == name.repo.lower()]
-    files = [name.file] if name.file else with_quantization([model.file for model in here], name.quantization)
-    return next((model for file in files for model in here if model.file == file), None)
+    """The model that a name of the hub means, or None. Raises UsageError if it can mean several."""
+    here = {model.file: model for model in reversed(models()) if model.repo and model.repo.lower() == name.repo.lower()}
+    files = [name.file] if name.file else with_quantization(here, name.repo, name.quantization)
+    if len(files) > 1:
+        raise UsageError(ambiguous(name.name, name.repo, files))
+    return here.get(files[0]) if files else None
 
 
 def _of_lm_studio() -> Iterator[KeptModel]:

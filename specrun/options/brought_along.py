@@ -22,6 +22,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 
 # Options of other tools that have none here -> what to do instead.
 ELSEWHERE: dict[str, str] = {
+    "--hf-file": "the file is named behind its repository: --target org/repo/file.gguf",
+    "--model-url": "--target takes an address of the Hugging Face hub",
     "--mlock": "--load-mode mlock keeps weights in memory",
     "--no-mmap": "--load-mode none reads weights into memory",
     "--verbose": "--stats shows statistics, and `specrun --debug` llama.cpp's log",

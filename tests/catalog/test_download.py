@@ -19,7 +19,7 @@ from specrun.catalog import cache, download
 from specrun.catalog.hub import cache_dir
 from specrun.catalog.hub.look_up import RemoteModel
 from specrun.catalog.names import HubName, parse
-from specrun.errors import HubError, NoHubError
+from specrun.errors import HubError, NoHubError, UsageError
 from tests.hub import COMMIT, Fault, Hub, Repository
 from tests.waiting import wait_until
 
@@ -29,6 +29,15 @@ NAME = f"{REPO}:Q4_K_M"
 LABEL = "model-GGUF:Q4_K_M"  # of a progress bar
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 SHARDS = [f"model-Q8_0-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+BESIDE = (
+    "MTP/m-Q8_0-MTP.gguf",
+    "mtp-m-Q8_0.gguf",
+    "m-EAGLE3-Q8_0.gguf",
+    "m_dflash-Q4_K_M.gguf",
+    "adapters/m-F16.gguf",
+    "m-lora-F16.gguf",
+    "ggml-adapter-model-Q8_0.gguf",
+)
 
 
 class Shown:
@@ -263,6 +272,67 @@ def test_what_is_not_there_is_told_with_near_names(shown: Shown, text: str, part
     assert not shown.notes
 
 
+@pytest.fixture
+def with_heads(repository: Repository) -> list[str]:
+    """What publishers put beside a model: heads and adapters of the same quantization, projectors, calibration data."""
+    beside = {name: name.encode() for name in BESIDE}
+    repository.files = {"m-UD-Q4_K_XL.gguf": b"xl", "m-UD-Q5_K_XL.gguf": b"5", "m-BF16.gguf": b"bf"} | beside
+    return list(beside)
+
+
+def test_what_lies_beside_a_model_is_never_taken_for_it(with_heads: list[str], shown: Shown) -> None:
+    for quantization in ("Q8_0", "Q4_K_M", "F16", "MTP"):
+        with pytest.raises(HubError) as told:
+            download.look_up(name(f"{REPO}:{quantization}"), shown)
+        assert "m-BF16.gguf" in str(told.value)
+        assert not any(file in str(told.value) for file in with_heads)
+    for text, file in {
+        "Q4_K_XL": "m-UD-Q4_K_XL.gguf",
+        "ud-q5_k_xl": "m-UD-Q5_K_XL.gguf",
+        "bf16": "m-BF16.gguf",
+    }.items():
+        assert download.look_up(name(f"{REPO}:{text}"), shown).files[0].name == file
+    with pytest.raises(HubError, match=r"can be m-BF16.gguf, m-UD-Q4_K_XL.gguf, m-UD-Q5_K_XL.gguf; name one: org/"):
+        download.look_up(name(REPO), shown)
+
+
+def test_a_head_is_fetched_by_the_name_of_its_file(repository: Repository, with_heads: list[str], shown: Shown) -> None:
+    assert [pulled(shown, f"{REPO}/{file}").read_bytes() for file in with_heads] == [f.encode() for f in with_heads]
+    assert cache.find(name(f"{REPO}:Q8_0")) is None, "nor is it taken from the cache"
+    repository.files = {file: repository.files[file] for file in with_heads}
+    with pytest.raises(HubError, match=f"no Q8_0 model; heads and adapters are named by their files, as {REPO}/MTP/m-"):
+        pulled(shown, f"{REPO}:Q8_0")
+    repository.files["m-BF16.gguf"] = b"bf"
+    pulled(shown, f"{REPO}:BF16")
+    assert (path := cache.find(name(REPO)))
+    assert path.name == "m-BF16.gguf"
+
+
+def test_several_models_of_one_quantization_are_listed_from_the_cache_too(repository: Repository, shown: Shown) -> None:
+    repository.files = {"a-Q4_K_M.gguf": b"a", "b-Q4_K_M.gguf": b"b", "c-Q5_0.gguf": b"c"}
+    assert pulled(shown, f"{REPO}/a-Q4_K_M.gguf") == cache.find(name(REPO)) == cache.find(name())
+    pulled(shown, f"{REPO}/b-Q4_K_M.gguf")
+    pulled(shown, f"{REPO}:Q5_0")
+    for text in (REPO, NAME):
+        with pytest.raises(UsageError, match=f"{text} can be a-Q4_K_M.gguf, b-Q4_K_M.gguf; name one: {REPO}/a-"):
+            cache.find(name(text))
+    assert cache.find(name(f"{REPO}:b-q4_k_m"))
+
+
+def test_pasted_addresses_fetch_what_they_show(hub: Hub, shown: Shown) -> None:
+    for address in (
+        f"hf.co/{NAME}",
+        f"hf.co/{REPO}:{FILE}",
+        f"{hub.url}/{REPO}/blob/main/{FILE}",
+        f"{hub.url}/{REPO}/resolve/{COMMIT}/{FILE}?download=true",
+        f"https://huggingface.co/{REPO}?show_file_info={FILE}",
+    ):
+        model = download.look_up(name(address), shown)
+        assert [file.name for file in model.files] == [FILE]
+        assert model.name == address, "by which the user knows it"
+        assert model.revision == (COMMIT if COMMIT in address else "main")
+
+
 def test_a_repository_that_lacks_a_shard(repository: Repository, shown: Shown) -> None:
     del repository.files[SHARDS[1]]
     with pytest.raises(HubError, match=f"lacks {SHARDS[1]}, one of the 3 files"):
@@ -396,7 +466,7 @@ def test_a_pinned_revision(shown: Shown) -> None:
 def test_a_pinned_revision_that_is_gone_gives_way_to_the_newest(shown: Shown) -> None:
     model = download.look_up(HubName("x", REPO, "f" * 40, FILE), shown)
     assert (model.revision, model.commit) == ("main", COMMIT)
-    assert shown.notes == [f"{REPO} no longer has the revision of the catalog; taking its newest"]
+    assert shown.notes == [f"{REPO} has no revision {'f' * 40} any more; taking its newest"]
 
 
 def test_a_file_that_the_hub_sends_to_its_own_client_only(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,10 @@ from specrun.catalog.cache import folder as repository
 from specrun.catalog.entries import catalog
 from specrun.catalog.fitting import pairs_of
 from specrun.catalog.resolve import Model, locate, missing_error
+from specrun.errors import UsageError
 from tests.eagle_heads import random_eagle3
 from tests.models import edited, random_bert, split
+from tests.mtp_targets import head_alone, random_mtp_qwen35
 from tests.other_programs import in_llama_cpp, in_lm_studio, in_ollama
 
 
@@ -92,6 +94,17 @@ def test_a_head_of_this_machine_is_a_draft_but_no_target(lm_studio: Path, tmp_pa
     assert (pair.draft, pair.cached, pair.checked, pair.difference) == ("org/head/head.gguf", True, True, None)
 
 
+@pytest.mark.parametrize("file", ["MTP/m-Q8_0-MTP.gguf", "MTP/m-Q8_0.gguf", "mtp-m.gguf"])
+def test_a_file_of_mtp_layers_alone_is_a_draft_but_no_target(tmp_path: Path, file: str) -> None:
+    cache = tmp_path / "huggingface/hub"
+    whole = random_mtp_qwen35(tmp_path / "whole.gguf")
+    in_hub_layout(cache, "org/m-GGUF", "m-MTP-Q8_0.gguf", whole)
+    head = in_hub_layout(cache, "org/m-GGUF", file, head_alone(tmp_path / "head.gguf", whole))
+    assert names() == ["org/m-GGUF:Q8_0"]
+    assert locate("org/m-GGUF:Q8_0").path == cache / head.relative_to(cache).parents[-4] / "m-MTP-Q8_0.gguf"
+    assert {model.name for model in here.local_models(with_heads=True)} == {"org/m-GGUF:Q8_0", f"org/m-GGUF/{file}"}
+
+
 def test_what_is_damaged_or_may_not_be_read_is_left_out(home: Path, lm_studio: Path, script: Path) -> None:
     in_lm_studio(lm_studio, "org/a/a.gguf", script)
     (lm_studio / "org/a/broken.gguf").write_bytes(b"GGUF")
@@ -144,6 +157,14 @@ def test_two_files_of_one_quantization_have_their_own_names(lm_studio: Path, scr
     in_lm_studio(lm_studio, "org/a/first-Q8_0.gguf", script)
     in_lm_studio(lm_studio, "org/a/second-Q8_0.gguf", random_model)
     assert sorted(names()) == ["org/a/first-Q8_0.gguf", "org/a/second-Q8_0.gguf"]
+    with pytest.raises(UsageError, match=r"org/a:Q8_0 can be first-Q8_0.gguf, second-Q8_0.gguf; name one: org/a/first"):
+        locate("org/a:Q8_0")
+
+
+def test_a_name_by_quantization_means_no_file_that_is_left_out(lm_studio: Path, script: Path) -> None:
+    in_lm_studio(lm_studio, "org/a/model-Q8_0.gguf", script)
+    random_bert(in_lm_studio(lm_studio, "org/a/embed-Q8_0.gguf", script))
+    assert [locate(name).path for name in names()] == [lm_studio / "org/a/model-Q8_0.gguf"]
 
 
 def test_a_catalog_s_model_that_another_program_has_is_not_missing(lm_studio: Path, script: Path) -> None:

@@ -44,6 +44,13 @@ def test_an_alias_in_another_quantization() -> None:
         ("https://huggingface.co/org/repo/tree/main", "org/repo", None, None, None),
         ("https://huggingface.co/org/repo/blob/main/model.gguf", "org/repo", "model.gguf", None, None),
         ("https://huggingface.co/org/repo/resolve/main/a/m.gguf?download=true", "org/repo", "a/m.gguf", None, None),
+        ("https://huggingface.co/org/repo/tree/main/UD-Q4_K_XL", "org/repo", None, "UD-Q4_K_XL", None),
+        ("https://huggingface.co/org/repo/blob/main/sub/a%20b.gguf", "org/repo", "sub/a b.gguf", None, None),
+        ("https://huggingface.co/org/repo?show_file_info=m.gguf", "org/repo", "m.gguf", None, None),
+        ("https://huggingface.co/org/repo?local-app=ollama#top", "org/repo", None, None, None),
+        ("https://huggingface.co/org/repo/discussions/3", "org/repo", None, None, None),
+        ("hf.co/org/repo:latest", "org/repo", None, None, None),
+        ("hf.co/org/repo:m-Q4_K_M.gguf", "org/repo", "m-Q4_K_M.gguf", None, None),
         (f"{QWEN}:Q8_0", QWEN, None, "Q8_0", "qwen-14b"),
         ("org/repo/model.gguf", "org/repo", "model.gguf", None, None),
         ("org/repo/sub/model.gguf", "org/repo", "sub/model.gguf", None, None),
@@ -55,9 +62,22 @@ def test_a_repository_and_a_file_of_one(
     text: str, repo: str, file: str | None, wanted: str | None, alias: str | None
 ) -> None:
     name = hub_name(text)
-    assert (name.repo, name.quantization) == (repo, wanted)
+    assert (name.name, name.repo, name.quantization) == (text, repo, wanted)
     assert (name.entry.alias if name.entry else None) == alias
     assert name.file == (name.entry.file if file == "*" and name.entry else file)
+
+
+@pytest.mark.parametrize(
+    ("page", "revision"),
+    [
+        ("blob/main", None),
+        ("resolve/v1.0", "v1.0"),
+        ("blob/refs%2Fpr%2F1", "refs/pr/1"),
+        ("tree/" + "a" * 40, "a" * 40),
+    ],
+)
+def test_the_revision_of_an_address(page: str, revision: str | None) -> None:
+    assert hub_name(f"https://huggingface.co/org/repo/{page}/m.gguf").revision == revision
 
 
 @pytest.mark.parametrize("text", ["/x/qwen-14b", "./qwen-14b", "~/x.gguf", "../x", "x.gguf", "folder/x.GGUF"])
@@ -86,7 +106,15 @@ def test_a_file_that_exists_is_a_path_whatever_it_is_called(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("text", "part"), [("qwen-41b", "qwen-14b"), ("x", "give a path, an alias"), ("", "give a path")]
+    ("text", "part"),
+    [
+        ("qwen-41b", "qwen-14b"),
+        ("x", "give a path, an alias"),
+        ("", "give a path"),
+        ("https://hf.co/org/repo/blob/..%2F..%2Fx/m.gguf", "names a revision that cannot be one"),
+        ("https://hf.co/org/repo/blob/%00/m.gguf", "names a revision that cannot be one"),
+        ("https://example.com/org/m.gguf", "is no model on http://127.0.0.1:9; fetch the file yourself"),
+    ],
 )
 def test_an_unknown_alias_is_told_with_near_ones(text: str, part: str) -> None:
     with pytest.raises(UsageError, match=part):
@@ -130,7 +158,31 @@ def test_which_files_of_a_repository_are_models() -> None:
         (["a.gguf", "b.gguf"], None, ["a.gguf", "b.gguf"]),
         (["m-Q4_K_M.gguf", "m-UD-Q4_K_M.gguf"], "q4_k_m", ["m-Q4_K_M.gguf"]),
         (["m-Q4_K_M.gguf"], "q4_k_s", []),
+        (["m-Q4_K_M.gguf"], "q4_k", []),
+        (["m-UD-Q4_K_XL.gguf"], "Q4_K_XL", ["m-UD-Q4_K_XL.gguf"]),
+        (["m-Q4_K_XL.gguf", "m-UD-Q4_K_XL.gguf"], "UD-Q4_K_XL", ["m-UD-Q4_K_XL.gguf"]),
+        (["m.i1-Q4_K_M.gguf"], "i1-Q4_K_M", ["m.i1-Q4_K_M.gguf"]),
+        (["m.i1-Q4_K_M.gguf"], "Q4_K_M", ["m.i1-Q4_K_M.gguf"]),
+        (["7b-Q8_0.gguf", "13b-Q8_0.gguf"], "13b-Q8_0", ["13b-Q8_0.gguf"]),
+        (["BF16/m-00001-of-00002.gguf", "m-Q8_0.gguf"], "bf16", ["BF16/m-00001-of-00002.gguf"]),
+        (["m-Q8_0.gguf", "MTP/m-Q8_0-MTP.gguf", "m-lora-Q8_0.gguf"], "q8_0", ["m-Q8_0.gguf"]),
+        (["m-Q8_0.gguf", "m-assistant-Q4_K_M.gguf", "m-control-vector.gguf"], None, ["m-Q8_0.gguf"]),
+        (["m-EAGLE3-Q8_0.gguf"], "q8_0", []),
+        (["m-MTP-Q4_K_M.gguf", "Floral-adapted-Q8_0.gguf"], "Q4_K_M", ["m-MTP-Q4_K_M.gguf"]),
     ],
 )
 def test_which_file_a_quantization_means(files: list[str], wanted: str | None, expected: list[str]) -> None:
-    assert with_quantization(files, wanted) == expected
+    assert with_quantization(files, "org/repo-GGUF", wanted) == expected
+
+
+@pytest.mark.parametrize(
+    ("repo", "file"),
+    [
+        ("org/m-EAGLE3-GGUF", "m-EAGLE3-Q8_0.gguf"),
+        ("org/m-lora-merged-GGUF", "m-lora-merged-Q8_0.gguf"),
+        ("org/gemma-assistant-gguf", "assistant/gemma-assistant-Q8_0.gguf"),
+    ],
+)
+def test_in_a_repository_of_heads_or_adapters_their_names_are_models_names(repo: str, file: str) -> None:
+    for wanted in (None, "Q8_0"):
+        assert with_quantization([file, "mmproj-Q8_0.gguf"], repo, wanted) == [file]

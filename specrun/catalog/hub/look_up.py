@@ -7,14 +7,22 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specrun.catalog.file_names import is_safe_name, is_safe_path, models_among, shards, with_quantization
+from specrun.catalog.file_names import (
+    ambiguous,
+    is_safe_name,
+    is_safe_path,
+    listed,
+    models_among,
+    shards,
+    targets_among,
+    with_quantization,
+)
 from specrun.catalog.hub import address, endpoint
 from specrun.catalog.hub.failures import client_errors_as_hub_errors
 from specrun.catalog.names import HubName
 from specrun.display_text import near, one_line
 from specrun.errors import HubError, NoHubError
 
-_MAX_LISTED = 8  # file names in a message
 _CONNECTING_S = 4.0  # a network that is there connects in a tenth of this
 _UNREACHABLE_S = 60.0  # in which a hub that could not be connected to is not tried again
 _unreachable: dict[str, tuple[float, str]] = {}  # until when (`time.monotonic()`), and why, by the hub's address
@@ -113,12 +121,17 @@ def _look_up(model: HubName) -> RemoteModel:
 
 def _chosen(model: HubName, files: list[str]) -> str:
     """The only file with the wanted quantization. Raises HubError if there is no such file, or several."""
-    candidates = with_quantization(files, model.quantization)
+    candidates = with_quantization(files, model.repo, model.quantization)
     if not candidates:
         what = f"no {model.quantization} model" if model.quantization else "no GGUF model"
-        raise HubError(f"{model.repo} has {what}; {_listed(model.quantization or '', models_among(files))}")
+        targets, all_models = targets_among(files, model.repo), models_among(files)
+        if all_models and not targets:
+            advice = f"heads and adapters are named by their files, as {model.repo}/{all_models[0]}"
+        else:
+            advice = _listed(model.quantization or "", targets)
+        raise HubError(f"{model.repo} has {what}; {advice}")
     if len(candidates) > 1:
-        raise HubError(f"{model.name} can be {_named(candidates)}; name one: {model.repo}/{candidates[0]}")
+        raise HubError(ambiguous(model.name, model.repo, candidates))
     return candidates[0]
 
 
@@ -127,11 +140,7 @@ def _listed(name: str, files: list[str]) -> str:
     if not files:
         return "look for a repository with GGUF in its name"
     close = near(name, files)
-    return f"did you mean {' or '.join(close)}?" if close else f"it has {_named(files)}"
-
-
-def _named(files: list[str]) -> str:
-    return ", ".join(files[:_MAX_LISTED]) + (", ..." if len(files) > _MAX_LISTED else "")
+    return f"did you mean {' or '.join(close)}?" if close else f"it has {listed(files)}"
 
 
 def _remote_file(model: HubName, commit: str, sibling: Any) -> RemoteFile:
