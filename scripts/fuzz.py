@@ -2,10 +2,11 @@
 
     python scripts/fuzz.py --cases 10000 --seed 0
 
-Each case is a small model of one of six architectures, broken in one or a few ways (tests/broken_files.py). A child
-process reads what specrun itself reads of a file, then loads it and writes two tokens. It prints how the cases ended:
-written (the change did no harm), refused (in one line), and what must not happen: a traceback, a signal, another number
-of lines, or no end within 20 seconds. The exit code is 1 if that happened; --keep keeps these files.
+Each case is a small model of one of six architectures, or a file that holds no model (tests/foreign_files.py), broken
+in one or a few ways (tests/broken_files.py). A child process reads what specrun itself reads of a file, then loads it
+and writes two tokens. It prints how the cases ended: written (the change did no harm), refused (in one line), and what
+must not happen: a traceback, a signal, another number of lines, or no end within 20 seconds. The exit code is 1 if that
+happened; --keep keeps these files.
 
 A long run can be made in parts, with --first, --seconds and --json, and reported on as a whole with --report.
 """
@@ -32,7 +33,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests import models
+from tests import foreign_files, models
 from tests.broken_files import broken, taken_apart
 
 _MOST_SECONDS = 20  # of a case
@@ -48,6 +49,9 @@ _MODELS: dict[str, Callable[[Path], Path]] = {
     "bert": models.random_bert,
     "t5": models.random_t5,
 }
+# The parts of big-endian files are not taken apart.
+_FOREIGN = {name: make for name, make in foreign_files.GGUFS.items() if name != "big-endian"}
+_FOREIGN_SHARE = 0.2  # of the cases
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,11 @@ def run(folder: Path, seed: int, numbers: range, keep: Path | None) -> list[Case
     """The cases with these numbers, one after the other."""
     for module in ("engine.opening", "catalog.info", "catalog.pairs"):  # not again in every child
         importlib.import_module(f"specrun.{module}")
-    parts = {name: taken_apart(folder / f"{name}.gguf") for name in _MODELS}
+    parts = {name: taken_apart(folder / f"{name}.gguf") for name in (*_MODELS, *_FOREIGN)}
     results = []
     for number in numbers:
         rng = random.Random(f"{seed} {number}")
-        name = rng.choice(list(_MODELS))
+        name = rng.choice(list(_FOREIGN if rng.random() < _FOREIGN_SHARE else _MODELS))
         data, way = broken(parts[name], rng)
         path = folder / f"broken-{os.getpid()}.gguf"
         path.write_bytes(data)
@@ -171,7 +175,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         os.environ |= {f"SPECRUN_{kind}_DIR": str(folder / kind.lower()) for kind in ("DATA", "CONFIG", "CACHE")}
-        for name, make in _MODELS.items():
+        for name, make in (*_MODELS.items(), *_FOREIGN.items()):
             make(folder / f"{name}.gguf")
         with ProcessPoolExecutor(arguments.jobs, get_context("spawn")) as pool:
             at, end = arguments.first, arguments.first + arguments.cases

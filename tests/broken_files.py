@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests import foreign_files
+
 STRING, ARRAY = 8, 9
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _ALIGNMENT = 32
@@ -139,7 +141,11 @@ def _flipped_bytes(parts: Parts, rng: random.Random) -> bytes:
     data = bytearray(parts.together())
     n_header = len(data) - len(parts.weights)
     # Most of a header are tokens; what surrounds them matters more.
-    places = [rng.randrange(n_header), rng.randrange(min(n_header, 200)), n_header - 1 - rng.randrange(1000)]
+    places = [
+        rng.randrange(n_header),
+        rng.randrange(min(n_header, 200)),
+        n_header - 1 - rng.randrange(min(n_header, 1000)),
+    ]
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
         data[rng.choice(places) + rng.randrange(-2, 3) % n_header] ^= rng.choice((0xFF, 0x80, 1, rng.randrange(1, 256)))
     return bytes(data)
@@ -281,11 +287,29 @@ def _weights_changed(parts: Parts, rng: random.Random) -> Parts:
     return replace(parts, weights=bytes(weights))
 
 
-_DAMAGES = (_flipped_bytes, _flipped_bytes, _cut, _counts)
+def _of_another_kind(parts: Parts, rng: random.Random) -> Parts:
+    """A file that says that it holds something else than a model, or that its model has no tokenizer."""
+    key, *values = rng.choice(_KINDS)
+    metadata = tuple((name, value) for name, value in parts.metadata if name != key)
+    return replace(parts, metadata=((key, Value(STRING, rng.choice(values))), *metadata))
+
+
+def _of_another_format(parts: Parts, rng: random.Random) -> bytes:
+    """The beginning of a file that is no GGUF, with or without the rest of one."""
+    return rng.choice(list(foreign_files.OTHERS.values())) + rng.choice((b"", parts.together()))
+
+
+_DAMAGES = (_flipped_bytes, _flipped_bytes, _cut, _counts, _of_another_format)
 _CHANGES: tuple[Callable[[Parts, random.Random], Parts], ...] = (
     _number_changed, _number_changed, _number_changed, _type_changed, _array_changed, _strings_changed, _key_changed,
-    _tensor_changed, _tensor_changed, _tokenizer_changed, _weights_changed,
+    _tensor_changed, _tensor_changed, _tokenizer_changed, _weights_changed, _of_another_kind,
 )  # fmt: skip
+# Keys that say what a file holds, with values of other kinds.
+_KINDS = (
+    (b"general.type", b"adapter", b"imatrix", b"mmproj", b"vocab"),
+    (b"general.architecture", b"clip", b"controlvector", b"flux"),
+    (b"tokenizer.ggml.model", b"none", b"no_vocab"),
+)
 
 # Keys that llama.cpp reads where they are there.
 _KNOWN_KEYS = (

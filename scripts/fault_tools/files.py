@@ -136,6 +136,23 @@ def models(place: Place, _extent: Extent) -> Injections:
         yield run.injection({3}, str(path))
 
 
+def no_models(place: Place, _extent: Extent) -> Injections:
+    """Files that hold no model, named as target, as draft, and in a chat, which goes on with the model before."""
+    from tests import foreign_files
+
+    path = place.work / "file.gguf"
+    for kind in (*foreign_files.GGUFS, *foreign_files.OTHERS):
+        if kind in foreign_files.GGUFS:
+            foreign_files.GGUFS[kind](path)
+        else:
+            path.write_bytes(foreign_files.OTHERS[kind])
+        for models in (("-m", path), ("-m", TARGET, "--draft", path)):
+            run = place.run("generate", PROMPT, *models, "-n", "2")
+            yield run.injection({3}, str(path))
+        run = place.run("chat", "-m", TARGET, "-n", "2", "--no-learn", stdin=f"/model {path}\nx\n".encode())
+        yield run.injection({0}, str(path), lost="" if run.stdout.strip() else "the model before")
+
+
 def _run(*command: object) -> Callable[[Place], Ended]:
     return lambda place: place.run(*command)
 
@@ -194,4 +211,5 @@ FAULTS = [
         partial(named, ("chat", "-m", "embedded", "--speculate", "off", "--no-learn"), (), 0),
     ),
     Fault("damaged: a model that is cut short", models),
+    Fault("files that hold no model", no_models),
 ]

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from specrun.catalog.gguf_header import Metadata, broken
+from specrun.catalog.not_models import kind_of
+from specrun.errors import ModelFileError
 
 _MOST_LAYERS, _MOST_EXPERTS = 512, 1024  # LLAMA_MAX_LAYERS and LLAMA_MAX_EXPERTS
 _LARGEST = 2**32 - 1
@@ -32,7 +34,9 @@ _EPSILONS = ("layer_norm_epsilon", "layer_norm_rms_epsilon")
 
 
 def check_model(metadata: Metadata, name: str) -> None:
-    """Raise ModelFileError for metadata that no model can have. name: the file's name in messages."""
+    """Raise ModelFileError for metadata of what is no model, or that no model can have. name: of the file."""
+    if kind := kind_of(metadata):
+        raise ModelFileError(f"{name} is {kind}")
     architecture = metadata.get("general.architecture", "unknown")
     for key, value in (("general.architecture", architecture), *_present(metadata, _STRINGS)):
         if not isinstance(value, str):

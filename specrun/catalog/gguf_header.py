@@ -22,15 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from specrun.catalog import ggml_types
+from specrun.catalog.not_models import LOOKED_AT, about_data, about_folder
 from specrun.errors import ModelFileError, OutOfMemoryError
 
 Buffer = bytes | mmap.mmap
 
 _MAGIC = b"GGUF"
-_GET_GGUF = (
-    "specrun runs GGUF files: look for a repository on the hub whose name ends with -GGUF, or convert the model with "
-    "llama.cpp's convert_hf_to_gguf.py"
-)
 _VERSIONS = (2, 3)  # version 1 had 32-bit lengths, and llama.cpp no longer reads it either
 # Types of intermediate results and of tables. llama.cpp has no kernel for products with them, but would call it.
 _NO_WEIGHTS = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"})
@@ -154,21 +151,12 @@ def read_beginning(path: Path) -> Metadata:
         return Metadata(bytes(data[:offset]), offsets)
 
 
-def _about_folder(folder: Path) -> str:
-    """What to say of a folder that was given as a model."""
-    files = sorted(folder.glob("*.gguf"))
-    if not files and next(folder.glob("*.safetensors"), None):
-        return f"{folder} has the model in another format; {_GET_GGUF}"
-    example = f", such as {files[0]}" if files else ""
-    return f"{folder} is a folder; give a .gguf file{example}"
-
-
 @contextmanager
 def _mapped(path: Path) -> Iterator[mmap.mmap]:
     """The file in memory. Raises ModelFileError, and OutOfMemoryError where there is no room to map it."""
     try:
         if path.is_dir():
-            raise ModelFileError(_about_folder(path))
+            raise ModelFileError(about_folder(path))
         if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its other end
             raise ModelFileError(f"{path} is no regular file; give the path of a GGUF model")
         with path.open("rb") as file:
@@ -195,7 +183,7 @@ def parse_header(data: Buffer, name: str) -> GgufHeader:
 @contextmanager
 def _errors_of_parsing(data: Buffer, name: str) -> Iterator[None]:
     if data[:4] != _MAGIC:
-        raise ModelFileError(f"{name} is not a GGUF file; {_GET_GGUF}")
+        raise ModelFileError(f"{name} is not a GGUF file{about_data(data[:LOOKED_AT])}")
     try:
         yield
     except (struct.error, EOFError, OverflowError) as error:
@@ -205,9 +193,11 @@ def _errors_of_parsing(data: Buffer, name: str) -> Iterator[None]:
 def _counts(data: Buffer, name: str) -> tuple[int, int, int]:
     """Numbers of tensors and of keys, and where the first key is."""
     version, n_tensors, n_keys = struct.unpack_from("<IQQ", data, 4)
+    if int.from_bytes(data[4:8], "big") in _VERSIONS:
+        little = "get the file without -be in its name, or `gguf-convert-endian FILE little` converts it"
+        raise ModelFileError(f"{name} is for big-endian machines, which this one is not; {little}")
     if version not in _VERSIONS:
-        order = "big-endian, " if version & 0xFFFF == 0 else ""
-        raise ModelFileError(f"{name} is GGUF {order}version {version}; convert the model again, to version 3")
+        raise ModelFileError(f"{name} is GGUF version {version}; convert the model again, to version 3")
     if n_keys > _MOST_KEYS or n_tensors > _MOST_TENSORS:
         raise broken(name, f"it claims to have {n_keys:,} keys and {n_tensors:,} tensors")
     return n_tensors, n_keys, 24

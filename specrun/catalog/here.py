@@ -20,10 +20,11 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import Metadata, read_beginning
 from specrun.catalog.heads import head_in
 from specrun.catalog.names import HubName
+from specrun.catalog.not_models import kind_of
 from specrun.errors import ModelFileError
 from specrun.locations import user_path
 
-_NO_DRAFTS = ("clip", "t5", "t5encoder")  # projectors, and models that encode a text first
+_NO_DRAFTS = ("t5", "t5encoder")  # models that encode a text first
 _HEADS = ("eagle3", "dflash")
 
 
@@ -113,7 +114,7 @@ def _is_shown(model: LocalModel, with_heads: bool) -> bool:
     if not isinstance(architecture, str) or architecture in _NO_DRAFTS:
         return False
     embeds = metadata.get(f"{architecture}.pooling_type") or metadata.get(f"{architecture}.attention.causal") is False
-    is_model = metadata.get("general.type", "model") == "model" and f"{architecture}.block_count" in metadata
+    is_model = kind_of(metadata) is None and f"{architecture}.block_count" in metadata
     is_head = architecture in _HEADS or does("reads_cache", architecture) or has_only_mtp
     return is_model and not embeds and (with_heads or not is_head)
 

@@ -22,6 +22,7 @@ from specrun.locations import file_bytes
 
 TOKENS = "specrun.trimmed.tokens"  # the ids in the whole vocabulary of the tokens that the rows belong to, ascending
 TOKENIZER = "specrun.trimmed.tokenizer"  # the whole draft's tokenizer.ggml.model
+_NO_TOKENIZER = ("none", "no_vocab")  # values of tokenizer.ggml.model with which llama.cpp makes none
 ALIGNMENT = 32  # bytes, of the rows behind the last tensor
 
 
@@ -69,6 +70,13 @@ def trimmed_in(file: GgufFile) -> Trimmed | None:
 
 def _ascend(tokens: NDArray[np.int64], n_vocab: int) -> bool:
     return bool(tokens[0] >= 0 and tokens[-1] < n_vocab and (np.diff(tokens) > 0).all())
+
+
+def check_tokenizer(file: GgufFile) -> None:
+    """Raise ModelFileError for a model without a tokenizer: at its first text llama.cpp would end the process."""
+    kind = file.metadata.get("tokenizer.ggml.model", "none")
+    if kind in _NO_TOKENIZER and not is_trimmed(file):
+        raise ModelFileError(f"{file.path} has no tokenizer, without which there are no texts; choose another file")
 
 
 def check_not_trimmed(file: GgufFile) -> None:

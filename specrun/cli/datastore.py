@@ -26,7 +26,9 @@ def datastore(
     A datastore works with the tokenizer of one target only. It takes 8 bytes per token on disk, and is mapped into
     memory, not loaded.
     """
+    from specrun.catalog.gguf_file import GgufFile
     from specrun.catalog.local_pair import local_pair
+    from specrun.catalog.trimmed import check_tokenizer
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine import run_sources as sources
     from specrun.engine.source_files import datastore_file as store
@@ -34,6 +36,7 @@ def datastore(
     from specrun.llama_settings import UNDECIDED
 
     path, _ = local_pair(target, "none", drafting=False, fetcher=AskingFetcher(pull=False), note=output.note)
+    check_tokenizer(GgufFile.read(path))
     with LlamaModel(path, UNDECIDED) as model, output.progress() as show:
 
         def tokenize(text: str) -> list[int]:

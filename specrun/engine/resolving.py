@@ -11,6 +11,7 @@ from specrun.catalog import embedded, ollama
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.local_pair import Fetcher, local_pair
 from specrun.catalog.resolve import NO_DRAFT, OWN_HEAD
+from specrun.catalog.trimmed import check_tokenizer
 from specrun.engine import growth_maps, prompt_tokens
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import UsageError
@@ -32,7 +33,8 @@ def run_options(
 ) -> RunOptions:
     """What the options ask for, before any profile. `note` is called with a sentence about the draft that was chosen.
 
-    Raises UsageError for impossible options, and MissingModelError or HubError for models that cannot be downloaded.
+    Raises UsageError for impossible options, MissingModelError or HubError for models that cannot be downloaded, and
+    ModelFileError for files that are no models, or have no tokenizer.
     """
     if embedded.is_meant(models.target) and models.draft not in (None, NO_DRAFT, *embedded.DRAFTS):
         raise UsageError("--draft needs a target to draft for; give it with --target")
@@ -41,6 +43,8 @@ def run_options(
     drafting = any(plan.drafts and plan.method.needs_draft for plan in plans)
     draft_name = models.draft or _wanted_head(models.target, plans)
     target, draft = local_pair(models.target, draft_name, drafting, fetcher, note)
+    for path in filter(None, (target, draft)):
+        check_tokenizer(GgufFile.read(path))
     return RunOptions(
         target=target,
         draft=draft,

@@ -49,7 +49,7 @@ _LOAD_ADVICE = {
     "unexpectedly reached end of file": "the file is incomplete, download it again",
     "' not found": "the file lacks weights (a vocabulary-only file?), choose another",
     "missing tensor": "the file lacks weights (a vocabulary-only file?), choose another",
-    "unknown model architecture": "this llama.cpp does not know it, upgrade llama-cpp-python",
+    "unknown model architecture": "if it writes text, upgrade llama-cpp-python, which may know it by now",
     "allocate": "not enough memory, choose a smaller quantization or fewer --gpu-layers",
 }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import gguf
 import pytest
 
+from tests import foreign_files
 from tests.conftest import SCRIPT, SCRIPT_TEXT, Specrun, SpecrunHere
 from tests.hybrids import KINDS, noisy, random_recurrent
 from tests.models import (
@@ -45,6 +46,54 @@ def test_a_file_that_is_no_gguf(here: SpecrunHere, tmp_path: Path, content: byte
     file = tmp_path / "model.gguf"
     file.write_bytes(content)
     here("generate", "x", "-m", file).assert_fails(MODEL_FILE, part)
+
+
+@pytest.mark.parametrize("is_draft", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        ("LoRA", ("is a LoRA adapter", "name its model")),
+        ("importance", ("is an importance matrix", "name the model's own file")),
+        ("projector", ("is a projector (mmproj)", "name that model's own file")),
+        ("old projector", ("is a projector (mmproj)",)),
+        ("control vector", ("is a control vector", "name the model")),
+        ("no tokenizer", ("has no tokenizer", "choose another file")),
+        ("tokenizer of the kind none", ("has no tokenizer",)),
+        ("tokenizer that is not named", ("has no tokenizer",)),
+        ("big-endian", ("is for big-endian machines", "gguf-convert-endian")),
+        ("Git LFS", ("but a Git LFS pointer", "git lfs pull")),
+        ("web page", ("but a web page", "/resolve/")),
+        ("older web page", ("but a web page",)),
+        ("Invalid username", ("but a text that begins with 'Invalid username or password.'", "download it again")),
+        ("AccessDenied", ("but a text", "<Error>")),
+        ("zeros", ("begins with zeros", "download it again")),
+        ("older format", ("of an older format", "-GGUF")),
+        ("safetensors", ("not a GGUF file", "-GGUF")),
+        ("pickle", ("not a GGUF file", "-GGUF")),
+    ],
+)
+def test_a_file_that_holds_no_model(
+    here: SpecrunHere, random_model: Path, tmp_path: Path, kind: str, parts: tuple[str, ...], is_draft: bool
+) -> None:
+    file = tmp_path / "file.gguf"
+    if kind in foreign_files.OTHERS:
+        file.write_bytes(foreign_files.OTHERS[kind])
+    else:
+        foreign_files.GGUFS[kind](file)
+    models = ("-m", random_model, "-md", file) if is_draft else ("-m", file)
+    here("generate", "x", *models).assert_fails(MODEL_FILE, f"{file} ", *parts)
+
+
+def test_every_kind_of_file_that_holds_no_model_has_its_words() -> None:
+    (tested,) = (mark for mark in test_a_file_that_holds_no_model.pytestmark if mark.args[0] == ("kind", "parts"))
+    assert [kind for kind, _ in tested.args[1]] == [*foreign_files.GGUFS, *foreign_files.OTHERS]
+
+
+def test_a_datastore_needs_a_tokenizer(here: SpecrunHere, tmp_path: Path) -> None:
+    file = foreign_files.GGUFS["no tokenizer"](tmp_path / "model.gguf")
+    saved = tmp_path / "store"
+    here("datastore", __file__, "--save", saved, "--target", file).assert_fails(MODEL_FILE, "has no tokenizer")
+    assert not saved.exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
