@@ -41,7 +41,9 @@ class Fault:
     """What goes wrong with the next request whose path contains `path`.
 
     status: answer this; with cut: send that many bytes of what was asked for and close; with corrupt: flip its last
-    byte; with ignore_range: send everything; with hold: wait for `hub.go_on` after `cut` bytes.
+    byte; with ignore_range: send everything; with begin: continue there, whatever was asked for; with ok: answer 200
+    to a `Range`, too; with page: send this instead; with hold: wait for `hub.go_on` after `cut` bytes. With only_ranges
+    it happens to requests with a `Range` only.
     """
 
     path: str
@@ -50,6 +52,10 @@ class Fault:
     cut: int | None = None
     corrupt: bool = False
     ignore_range: bool = False
+    begin: int | None = None
+    ok: bool = False
+    page: bytes | None = None
+    only_ranges: bool = False
     hold: bool = False
 
 
@@ -72,11 +78,11 @@ class Hub:
         self.repositories[repo] = Repository(files)
         return self.repositories[repo]
 
-    def fault(self, path: str) -> Fault:
+    def fault(self, path: str, is_range: bool) -> Fault:
         """The next fault for this path, used up; a Fault that does nothing if there is none."""
         with self._lock:
             for i, fault in enumerate(self.faults):
-                if fault.path in path:
+                if fault.path in path and (is_range or not fault.only_ranges):
                     return self.faults.pop(i)
         return Fault("")
 
@@ -127,8 +133,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append((self.command, path, {k.lower(): v for k, v in self.headers.items()}))
-        fault = self.hub.fault(path)
-        if fault.status:
+        fault = self.hub.fault(path, "Range" in self.headers)
+        if fault.page is not None:
+            self._send(200, fault.page, {"Content-Type": "text/html"})
+        elif fault.status:
             self._send(fault.status, b"", fault.headers)
         elif path.startswith("/cdn/"):
             self._send_file(path.removeprefix("/cdn/"), fault)
@@ -174,7 +182,8 @@ class _Handler(BaseHTTPRequestHandler):
         total, begin, status = len(content), 0, 200
         headers = {"ETag": f'"{sha256}"', "Accept-Ranges": "bytes"}
         if (wanted := self.headers.get("Range")) and not fault.ignore_range:
-            begin, status = int(wanted.removeprefix("bytes=").rstrip("-")), 206
+            begin, status = int(wanted.removeprefix("bytes=").rstrip("-")), 200 if fault.ok else 206
+            begin = begin if fault.begin is None else fault.begin
             headers["Content-Range"] = f"bytes {begin}-{total - 1}/{total}"
         if fault.corrupt:
             content = content[:-1] + bytes([content[-1] ^ 1])

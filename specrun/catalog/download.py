@@ -16,6 +16,7 @@ from pathlib import Path
 
 from specrun.catalog import cache
 from specrun.catalog.hub import address, cache_dir, client, max_http_bytes
+from specrun.catalog.hub.failures import RefusedError
 from specrun.catalog.hub.look_up import RemoteFile, RemoteModel
 from specrun.catalog.hub.look_up import look_up as look_up_once
 from specrun.catalog.names import HubName
@@ -25,6 +26,7 @@ from specrun.locations import file_bytes
 
 _LOOK_UP_RETRIES = 3
 _DOWNLOAD_RETRIES = 6  # in a row without a new byte; with the doubling waits of `_wait` they take about a minute
+_MOST_REFUSALS = 2  # in a row, after which a file is fetched from its beginning
 _MAX_WAIT_S = 60.0
 _HASH_BYTES = 1 << 22  # bytes read at once for the SHA-256
 
@@ -118,29 +120,45 @@ def _pull_file(model: RemoteModel, file: RemoteFile, name: str, progress: Progre
 
 
 def _fetch(model: RemoteModel, file: RemoteFile, partial: Path, progress: Progress) -> None:
-    """Append to `partial` until it has all bytes of the file."""
-    attempt = 0
+    """Append to `partial` until it has all bytes of the file. It stays as it is until better bytes come."""
+    attempt = refusals = 0
     while (done := file_bytes(partial)) < file.bytes:
+        came = False
         try:
-            with client.stream(model, file, done) as (begin, pieces), partial.open("ab") as out:
-                out.truncate(begin)
-                progress.advance(begin - done)
+            with (
+                client.stream(model, file, done if refusals < _MOST_REFUSALS else 0) as (begin, pieces),
+                partial.open("ab") as out,
+            ):
                 n_left = file.bytes - begin
                 for piece in pieces:
+                    if not came and begin < done:
+                        progress.note(f"{address()} does not continue {file.name}; it comes from {size_text(begin)} on")
+                        progress.advance(begin - done)
+                        out.truncate(begin)
+                    came = True
                     n_left -= len(piece)
                     if n_left < 0:
                         raise HubError(f"{address()} sends more than the {file.bytes} bytes that {file.name} has")
                     out.write(piece)
                     progress.advance(len(piece))
-            if file_bytes(partial) == done:
+            if not came:
                 raise HubError(f"{address()} sent nothing; try again later", 1.0)
         except HubError as error:
-            if file_bytes(partial) > done:
-                attempt = 0
-            if attempt == _DOWNLOAD_RETRIES:
-                raise HubError(f"{error} (the next pull continues at {size_text(done)})") from error
+            if came:
+                attempt = refusals = 0
+            if isinstance(error, RefusedError):
+                refusals = max(refusals + 1, _MOST_REFUSALS if error.by_range else 0)
+            if error.wait_s is None or attempt == _DOWNLOAD_RETRIES or refusals > _MOST_REFUSALS:
+                raise _with_kept(error, partial) from error
             _wait(error, attempt, progress)
             attempt += 1
+
+
+def _with_kept(error: HubError, partial: Path) -> HubError:
+    """The error, with what became of the part that is on disk."""
+    if not (kept := file_bytes(partial)):
+        return error
+    return HubError(f"{error} (the next pull continues at {size_text(kept)}, which are in {partial})")
 
 
 def _check(file: RemoteFile, partial: Path, progress: Progress) -> None:

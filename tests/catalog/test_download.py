@@ -133,13 +133,14 @@ def test_a_split_model_is_invisible_until_its_last_shard_is_there(
     hub: Hub, repository: Repository, shown: Shown
 ) -> None:
     model = download.look_up(name(f"{REPO}:Q8_0"), shown)
-    hub.faults = [Fault(hashlib.sha256(repository.files[SHARDS[2]]).hexdigest(), status=404)]
+    hub.faults = [Fault(hashlib.sha256(repository.files[SHARDS[2]]).hexdigest(), status=404) for _ in range(3)]
     with pytest.raises(HubError):
         download.pull(model, shown)
     assert_nothing_registered(f"{REPO}:Q8_0")
     assert download.missing_bytes(model) == 1000
+    hub.requests.clear()
     assert download.pull(model, shown).is_file()
-    assert len(hub.ranges()) == 4
+    assert len(hub.ranges()) == 1
 
 
 def test_a_model_that_lost_a_shard_is_not_cached_and_comes_back(repository: Repository, shown: Shown) -> None:
@@ -183,6 +184,73 @@ def test_an_interrupted_download_goes_on_in_the_next_process(hub: Hub, shown: Sh
 def test_a_server_that_ignores_ranges_sends_everything_again(hub: Hub, shown: Shown) -> None:
     hub.faults = [Fault("/cdn/", cut=1_500_000), Fault("/cdn/", ignore_range=True)]
     assert pulled(shown).read_bytes() == CONTENT
+
+
+def begun(n_bytes: int = 1_500_000) -> None:
+    """The first bytes are here from an interrupted download."""
+    partial().parent.mkdir(parents=True)
+    partial().write_bytes(CONTENT[:n_bytes])
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410])
+@pytest.mark.parametrize("n_refused", [1, 2])
+def test_a_redirect_that_went_stale_is_asked_for_again(hub: Hub, shown: Shown, status: int, n_refused: int) -> None:
+    begun()
+    hub.faults = [Fault("/cdn/", status=status) for _ in range(n_refused)]
+    assert pulled(shown).read_bytes() == CONTENT
+    assert hub.ranges() == ["bytes=1500000-"] * min(n_refused + 1, 2) + [None] * (n_refused - 1)
+    said = f"localhost, to which {hub.url} sends downloads, answers {status}"
+    assert shown.notes[:n_refused] == [f"{said}; trying again in {wait} s" for wait in (1, 2)[:n_refused]]
+    assert sum(path.startswith(f"/{REPO}/resolve/") for _, path, _ in hub.requests) == n_refused + 1
+
+
+@pytest.mark.parametrize("status", [403, 404, 416])
+def test_a_range_that_is_always_refused_is_dropped_and_it_says_so(hub: Hub, shown: Shown, status: int) -> None:
+    begun()
+    hub.faults = [Fault("/cdn/", status=status, only_ranges=True) for _ in range(99)]
+    assert pulled(shown).read_bytes() == CONTENT
+    assert hub.ranges()[-1] is None
+    assert len(hub.ranges()) == (2 if status == 416 else 3)
+    assert shown.notes[-1] == f"{hub.url} does not continue {FILE}; it comes from 0 bytes on"
+    assert shown.started[0] == (LABEL, len(CONTENT), 1_500_000)
+
+
+@pytest.mark.parametrize("status", [403, 404, 416])
+def test_who_always_refuses_loses_nothing_and_names_what_is_here(hub: Hub, shown: Shown, status: int) -> None:
+    begun()
+    hub.faults = [Fault("/cdn/", status=status) for _ in range(99)]
+    with pytest.raises(HubError, match=rf"{status}.*\(the next pull continues at 2 MB, which are in {partial()}\)"):
+        pulled(shown)
+    assert partial().read_bytes() == CONTENT[:1_500_000]
+    hub.faults = []
+    assert pulled(shown).read_bytes() == CONTENT
+    assert hub.ranges()[-1] == "bytes=1500000-"
+
+
+def test_a_page_of_a_proxy_is_not_taken_for_the_model(hub: Hub, shown: Shown) -> None:
+    begun()
+    for path in ("/cdn/", "/resolve/"):
+        hub.faults = [Fault(path, page=b"<html>Please log in</html>")]
+        with pytest.raises(HubError, match=rf"sends 26 bytes instead of {FILE}, which has 3000000; check the proxy"):
+            pulled(shown)
+    assert pulled(shown).read_bytes() == CONTENT
+    assert hub.ranges()[-1] == "bytes=1500000-"
+
+
+@pytest.mark.parametrize("begin", [None, 0, 1_000_000, 1_500_001])
+@pytest.mark.parametrize("ok", [False, True])
+def test_where_a_server_really_continues_counts(hub: Hub, shown: Shown, begin: int | None, ok: bool) -> None:
+    begun()
+    hub.faults = [Fault("/cdn/", begin=begin, ok=ok)]
+    assert pulled(shown).read_bytes() == CONTENT
+    assert hub.ranges() == ["bytes=1500000-"] + [None] * (begin == 1_500_001)
+
+
+def test_what_the_hub_itself_refuses_is_not_asked_again(hub: Hub, shown: Shown) -> None:
+    hub.faults = [Fault("/resolve/", status=404, headers={"X-Error-Code": "EntryNotFound"})]
+    with pytest.raises(HubError, match="no longer has this file"):
+        pulled(shown)
+    assert not shown.notes
 
 
 def test_damaged_bytes_are_deleted_and_not_registered(hub: Hub, shown: Shown) -> None:

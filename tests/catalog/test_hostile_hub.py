@@ -77,6 +77,10 @@ def test_what_a_hub_says_stays_in_the_cache(hub: Hub, shown: Shown, tmp_path: Pa
 def test_a_hub_that_sends_without_end_fills_no_disk(hub: Hub, shown: Shown, tmp_path: Path) -> None:
     content = bytes(3_000_000)
     hub.add(REPO, {FILE: content}).said = {"siblings": [sibling(size=1000)]}
+    with pytest.raises(HubError, match=f"sends 3000000 bytes instead of {FILE}, which has 1000"):
+        pull(shown)
+    (unfinished,) = [cache.folder(REPO) / "blobs" / f"{'a' * 40}.incomplete"]
+    unfinished.write_bytes(bytes(500))
     with pytest.raises(HubError, match="sends more than the 1000 bytes"):
         pull(shown)
     assert sum(path.stat().st_size for path in files_of(tmp_path)) < 300_000
@@ -144,7 +148,8 @@ def _refused(hub: Hub) -> None:
 
 def _redirected(hub: Hub) -> None:
     signed = {"Location": f"{hub.cdn}/cdn/{'0' * 64}?Signature=topsecret&Key=1"}
-    hub.faults += [Fault("/resolve/", status=302, headers=signed), Fault("/cdn/", status=403)]
+    for _ in range(3):
+        hub.faults += [Fault("/resolve/", status=302, headers=signed), Fault("/cdn/", status=403)]
 
 
 @pytest.mark.parametrize("trouble", [_refused, _redirected])

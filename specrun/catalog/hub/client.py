@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from specrun.catalog.hub import address, cache_dir, endpoint
-from specrun.catalog.hub.failures import client_errors_as_hub_errors, reason_of
+from specrun.catalog.hub.failures import RefusedError, client_errors_as_hub_errors, reason_of
 from specrun.catalog.hub.look_up import RemoteFile, RemoteModel
 from specrun.errors import HubError
 
@@ -31,7 +32,10 @@ def ask_whether_there(timeout_s: float) -> None:
 
 @contextmanager
 def stream(model: RemoteModel, file: RemoteFile, offset: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """Download a file from `offset` on: yields where it really begins (0 without ranges), and its pieces."""
+    """Download a file from `offset` on: yields where it really begins (0 without ranges), and its pieces.
+
+    Raises HubError, and RefusedError where the same request or one from 0 on may succeed.
+    """
     from huggingface_hub import constants, hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
@@ -42,8 +46,26 @@ def stream(model: RemoteModel, file: RemoteFile, offset: int) -> Iterator[tuple[
         get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response,
     ):
         hf_raise_for_status(response)
-        begin = offset if response.status_code == 206 else 0
-        yield begin, response.iter_bytes(_PIECE_BYTES)
+        begin, length = (
+            _begin(response.headers.get("Content-Range"), offset),
+            response.headers.get("Content-Length", ""),
+        )
+        if begin is None and length.isdecimal() and int(length) != file.bytes:
+            what = f"{response.url.host} sends {length} bytes instead of {file.name}, which has {file.bytes}"
+            raise HubError(f"{what}; check the proxy")
+        yield begin or 0, response.iter_bytes(_PIECE_BYTES)
+
+
+def _begin(content_range: str | None, offset: int) -> int | None:
+    """Where the bytes of an answer begin, by its header `bytes BEGIN-END/ALL`; None for an answer with all bytes.
+
+    The status does not tell: some hubs answer 200 with a part, and caches begin at a block. Raises RefusedError for
+    what begins behind `offset`.
+    """
+    found = re.match(r"bytes (\d+)-", content_range or "")
+    if found and int(found[1]) > offset:
+        raise RefusedError(f"{address()} continues at {found[1]} and not at {offset}; try again", by_range=True)
+    return int(found[1]) if found else None
 
 
 @contextmanager

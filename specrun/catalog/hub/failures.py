@@ -12,8 +12,19 @@ from specrun.display_text import near, without_secrets
 from specrun.errors import HubError, NoHubError
 
 _TEMPORARY = (408, 429, 500, 502, 503, 504)  # HTTP status codes after which the same request may succeed
+_NO_SUCH_RANGE = 416
 _WAIT_S = 1.0  # before repeating a request, unless the hub names a longer time
 _LONGEST_WAIT_S = 600.0  # a hub that names a longer time is not waited for
+
+
+class RefusedError(HubError):
+    """The server to which the hub sends downloads refuses a request that the hub allowed: its address is no longer
+    valid, or `by_range`, it has no such part of the file. The hub's next answer has a new address.
+    """
+
+    def __init__(self, message: str, by_range: bool) -> None:
+        super().__init__(message, _WAIT_S)
+        self.by_range = by_range
 
 
 @contextmanager
@@ -51,8 +62,14 @@ def _response_error(repo: str, error: Any) -> HubError:
     """The HubError for an HTTP response with an error status."""
     from huggingface_hub import errors, get_token
 
-    status = error.response.status_code
+    status, where = error.response.status_code, error.response.url.host
     page = f"{address()}/{repo}"
+    if status == _NO_SUCH_RANGE:
+        return RefusedError(f"{where} does not continue the download (it answers {status}); try again", by_range=True)
+    is_hub_s = "X-Error-Code" in error.response.headers or not error.response.history
+    if not is_hub_s and status // 100 == 4 and status not in _TEMPORARY:
+        why = f"{where}, to which {address()} sends downloads, answers {status}; try again, or check the proxy"
+        return RefusedError(why, by_range=False)
     if isinstance(error, errors.GatedRepoError):
         then = "wait for its owners to grant access" if get_token() else "set HF_TOKEN (or run `hf auth login`)"
         return HubError(f"{repo} is gated: open {page}, accept its terms, then {then} and run this again")
