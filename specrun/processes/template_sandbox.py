@@ -10,7 +10,10 @@ The process reads requests and writes answers as lines of JSON; specrun/llama/ch
 from __future__ import annotations
 
 import contextlib
+import encodings
+import importlib
 import json
+import pkgutil
 import sys
 import time
 from datetime import datetime
@@ -35,6 +38,7 @@ def serve() -> None:
     sys.stdout = sys.stderr
     _warm_up()
     _limit_process()
+    sys.meta_path.clear()  # a codec that is not there is unknown, instead of a file that cannot be opened
     template: Template | None = None
     for line in sys.stdin:
         _limit_seconds()
@@ -54,10 +58,19 @@ def serve() -> None:
 
 
 def _warm_up() -> None:
-    """Let Python and Jinja import what they import late, while files can still be opened."""
-    source = "{{ 'a\\n' | pprint }}{{ lipsum(1) }}{{ strftime_now('%B') }}{{ 1 + unknown }}"
+    """Let Python and Jinja import what they import late, while files can still be opened: for filters such as
+    `wordwrap`, for the codecs of `.encode()`, and for the names of characters.
+    """
+    environment = _environment()
+    source = "{{ lipsum(1) }}{{ strftime_now('%B') }}{{ '\\N{BULLET}' }}{{ 1 + unknown }}"
     with contextlib.suppress(TemplateError):
-        _rendered(_environment().from_string(source), {})
+        _rendered(environment.from_string(source), {})
+    for name in environment.filters:
+        with contextlib.suppress(Exception):  # some need arguments
+            environment.call_filter(name, "a b")
+    for codec in pkgutil.iter_modules(encodings.__path__):
+        with contextlib.suppress(ImportError):  # two are Windows' own
+            importlib.import_module(f"encodings.{codec.name}")
 
 
 def _limit_process() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings.aliases
 import os
 import signal
 import sys
@@ -59,6 +60,37 @@ def test_what_transformers_adds_to_jinja() -> None:
     source = "{% generation %}{{ bos_token }}{% endgeneration %}{{ tools | tojson(indent=1) }}{{ more }}"
     template = ChatTemplate(source, "<s>", "")
     assert template.render(MESSAGES, tools=[{"a": "é<"}], variables={"more": 1}) == '<s>[\n {\n  "a": "é<"\n }\n]1'
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ messages[0].content | wordwrap(3, wrapstring='|') }}", "hel|lo"),
+        ("{{ '<b>é &lt; 1</b>' | striptags }}", "é < 1"),
+        ("{{ 'bücher'.encode('idna') }}", "b'xn--bcher-kva'"),
+        ("{{ '\\N{GREEK SMALL LETTER ALPHA}' }}", "α"),
+    ],
+)
+def test_what_python_imports_late_is_there(source: str, text: str) -> None:
+    assert ChatTemplate(source, "", "").render(MESSAGES) == text
+
+
+def test_no_filter_and_no_codec_opens_a_file() -> None:
+    filters = ChatTemplate("{{ [messages[0].content] | map(name) | list }}", "", "")
+    codecs = ChatTemplate("{{ messages[0].content.encode(name) }}", "", "")
+    names = {
+        filters: list(template_sandbox._environment().filters),
+        codecs: [*encodings.aliases.aliases.values(), "idna", "oem", "punycode", "unknown"],
+    }
+    failed = []
+    for template in names:
+        for name in names[template]:
+            try:
+                template.render(MESSAGES, variables={"name": name})
+            except ModelFileError as error:
+                failed.append(str(error))
+    assert not [message for message in failed if "open" in message]
+    assert len(failed) < 40  # those that need arguments, and codecs that are not for text
 
 
 def test_a_template_goes_on_after_a_failure() -> None:
