@@ -75,6 +75,11 @@ def one_line(text: str) -> str:
     return _UNSAFE_IN_A_LINE.sub(_escape, text)
 
 
+def utf8(name: str) -> str:
+    """The name of a file with U+FFFD for its bytes that are not UTF-8, which Python has as lone surrogates."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
+
+
 def without_secrets(text: str) -> str:
     """`text` without what gives access: tokens, passwords in addresses, and the queries of addresses."""
     for token in filter(None, map(os.environ.get, _TOKEN_VARIABLES)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import secrets
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import platformdirs
 
@@ -61,13 +62,35 @@ def read_bytes(path: Path, error_type: type[SpecrunError], most: int | None = No
     return data
 
 
-def decode(data: bytes, source: str, error_type: type[SpecrunError]) -> str:
+def decode(data: bytes, source: str, error_type: Callable[[str], Exception]) -> str:
     """`data` as text, without a byte order mark. Raises `error_type`, which names the `source`, if it is not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         where = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
         raise error_type(f"{source} is not UTF-8 ({where}); convert it first") from error
+
+
+def encode(text: str, source: str, error_type: Callable[[str], Exception]) -> bytes:
+    """`text` as UTF-8. Raises `error_type`, which names the `source`, for lone surrogates.
+
+    JSON can have them, as `\\ud83d`, and Python makes one of each byte of the command line that is not UTF-8.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        where = f"\\u{ord(text[error.start]):04x} at character {error.start + 1} is a lone surrogate"
+        raise error_type(f"{source} is not UTF-8 ({where}); convert it first") from error
+
+
+def typed(text: str, source: str, error_type: Callable[[str], Exception]) -> str:
+    """What somebody typed, on a command line or a terminal. Raises `error_type`, as `encode`, if it is not UTF-8.
+
+    Where the locale is ASCII, Python makes lone surrogates of the bytes of all other characters.
+    """
+    with suppress(UnicodeError):
+        return text.encode(errors="surrogateescape").decode()
+    return encode(text, source, error_type).decode()
 
 
 def user_path(text: str) -> Path:
@@ -97,6 +120,47 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def given_json(text: str, source: str, error_type: Callable[[str], Exception]) -> Any:
+    """The JSON value of a text that somebody gave. Raises `error_type`, which names the `source`, if there is none.
+
+    Python also takes NaN, Infinity and, as infinite, 1e999. Written again, they would not be JSON.
+    """
+    try:
+        return json.loads(text, parse_constant=_no_number, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno}, " if "\n" in text.strip() else ""
+        why = f"is not JSON: {error.msg} at {line}column {error.colno}"
+    except OverflowError as error:
+        why = f"has {error}, which is not a number that JSON can represent"
+    except RecursionError:
+        why = "is nested too deeply"
+    except ValueError:  # Python refuses integers with thousands of digits
+        why = "has a number that is too long"
+    raise error_type(f"{source} {why}")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    return value if math.isfinite(value) else _no_number(number)
+
+
+def _no_number(number: str) -> NoReturn:
+    raise OverflowError(number)
+
+
+def json_text(value: Any, encoding: str = "utf-8", indent: int | None = None) -> str:
+    """A JSON value as text, with escapes only where `encoding` lacks a character, as UTF-8 lacks lone surrogates.
+
+    Raises ValueError for numbers that are not finite.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=indent)
+    return text
 
 
 def set_aside(path: Path) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from specrun.engine.model import Model
 from specrun.errors import PromptError
-from specrun.locations import decode, read_bytes
+from specrun.locations import decode, given_json, read_bytes
 
 KINDS = ("code", "chat", "prose", "structured", "edit", "summary")  # answers to the last two copy from the prompt
 USUAL = KINDS[:4]
@@ -64,16 +62,13 @@ def fitting(
 def _parse(text: str, source: str) -> list[BenchPrompt]:
     return [
         _parse_line(line, f"{source}, line {number}")
-        for number, line in enumerate(text.splitlines(), start=1)
+        for number, line in enumerate(text.split("\n"), start=1)
         if line.strip()
     ]
 
 
 def _parse_line(line: str, where: str) -> BenchPrompt:
-    try:
-        entry: Any = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise PromptError(f"{where} is not JSON: {error}") from error
+    entry = given_json(line, where, PromptError)
     entry = entry if isinstance(entry, dict) else {}
     turns = entry.get("turns")
     prompt = entry.get("prompt", turns[0] if isinstance(turns, list) and turns else None)

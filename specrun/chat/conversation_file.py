@@ -18,7 +18,7 @@ from typing import Any
 
 from specrun.errors import SpecrunError, UsageError
 from specrun.llama.chat_template import Message
-from specrun.locations import data_dir, parse_json, private_folder, read_bytes, set_aside, whole_file
+from specrun.locations import data_dir, json_text, parse_json, private_folder, read_bytes, set_aside, whole_file
 
 MOST_KEPT = 30
 _PREFIX, _SUFFIX = "conversation-", ".json"
@@ -46,7 +46,7 @@ class LastConversation:
 
 def save_messages(path: Path, messages: list[Message], target: str | None) -> None:
     """Write the conversation to `path` atomically. Raises SpecrunError if it cannot be written."""
-    text = json.dumps({"target": target, "messages": messages}, ensure_ascii=False, indent=1) + "\n"
+    text = json_text({"target": target, "messages": messages}, indent=1) + "\n"
     try:
         path.parent.stat()  # fails if the folder is missing: `/save` creates no folders
         with whole_file(path, private=True) as file:
@@ -74,6 +74,7 @@ def _message(saved: Any) -> Message:
             message[key] = saved[key]
     if message["role"] not in _ROLES or not all(isinstance(value, str) for value in message.values()):
         raise ValueError
+    json.dumps(message, ensure_ascii=False).encode()  # raises ValueError for lone surrogates, which no model can read
     return message
 
 

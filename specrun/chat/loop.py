@@ -21,7 +21,7 @@ from specrun.display_text import one_line, visible, without_secrets
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
 from specrun.engine.request import Request
-from specrun.errors import SpecrunError, UsageError
+from specrun.errors import PromptError, SpecrunError, UsageError
 from specrun.interrupts import Ending, InterruptFlag, held, is_ending
 from specrun.llama.chat_template import Message
 from specrun.options.sampling_options import Thinking
@@ -96,6 +96,9 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                 return
             except Ending:
                 raise
+            except PromptError as error:
+                self._refuse(error)
+                continue
             except KeyboardInterrupt:
                 if interrupted_before:
                     return
@@ -109,7 +112,10 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                 elif message.strip():
                     interrupted_before = self._answer(*self._session.prepare(message))
             except SpecrunError as error:
-                self._notes.print(Text(one_line(without_secrets(str(error))), style="red"))
+                self._refuse(error)
+
+    def _refuse(self, error: SpecrunError) -> None:
+        self._notes.print(Text(one_line(without_secrets(str(error))), style="red"))
 
     def _answer(self, completion: Completion, n_dropped: int) -> bool:
         """Write an answer. Returns whether Ctrl-C ended it."""

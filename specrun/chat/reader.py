@@ -23,6 +23,7 @@ from specrun.chat.typed_history import TypedHistory
 from specrun.display_text import one_line
 from specrun.errors import PromptError, SpecrunError
 from specrun.interrupts import Ending
+from specrun.locations import typed
 
 _QUOTES = '"""'
 _STDIN = 0
@@ -65,11 +66,11 @@ class TerminalReader:
         )
 
     def read(self) -> str:
-        typed = self._session.prompt(">>> ")
+        text = self._session.prompt(">>> ")
         if failure := self._history.failure:
             self._note(f"the next chat will not know this message: {failure.strerror}")
             self._history.failure = None
-        return _unquoted(typed)
+        return _unquoted(typed(text, "the message", PromptError))
 
 
 class PipeReader:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specrun.errors import UsageError
-from specrun.locations import names_file
+from specrun.errors import PromptError, UsageError
+from specrun.locations import names_file, typed
 from specrun.options import completion
 from specrun.options.expand import expanded, flag
 from specrun.options.machine_options import MachineOptions
@@ -80,6 +80,7 @@ def chat(
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
     request = make_request(sampling)
     models, first = _named(models, context.get_parameter_source("target"), name, first)
+    first = first and typed(first, "the message", PromptError)
     last = conversation_file.last() if how.continue_ else None
     on_terminal = sys.stdin.isatty()
     target = last.target if last and not models.target else target_of(models.target)

@@ -11,6 +11,7 @@ import typer
 
 from specrun.errors import INTERRUPTED_EXIT_CODE, PromptError, UsageError
 from specrun.interrupts import is_ending
+from specrun.locations import typed
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
@@ -62,6 +63,7 @@ def generate(
     if text is not None and form.prompt is not None:
         raise UsageError("the prompt is there twice, with --prompt and without; give it once")
     given = form.prompt if text is None else text
+    given = given and typed(given, "the prompt", PromptError)
     from specrun.cli import prompt_input
     from specrun.cli.opening import opened
     from specrun.engine.request import make_request

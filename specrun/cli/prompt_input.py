@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from specrun.errors import PromptError
-from specrun.locations import decode, names_file, read_bytes
+from specrun.locations import decode, given_json, names_file, read_bytes
 
 STDIN = "-"  # the name of stdin as argument or file
 
@@ -66,15 +65,9 @@ def read_lines(argument: str | None, files: Sequence[Path]) -> Iterator[PromptLi
 
 def _parse(raw: bytes, number: int, prefix: str) -> PromptLine:
     try:
-        line = json.loads(_decode(raw, f"line {number}"))
+        line = given_json(_decode(raw, f"line {number}"), f"line {number}", PromptError)
     except PromptError as error:
         return PromptLine(number, error=str(error))
-    except json.JSONDecodeError as error:
-        return PromptLine(number, error=f"line {number} is not JSON: {error.msg} at column {error.colno}")
-    except RecursionError:
-        return PromptLine(number, error=f"line {number} is nested too deeply")
-    except ValueError:  # Python refuses integers with thousands of digits
-        return PromptLine(number, error=f"line {number} has a number that is too long")
     if not isinstance(line, dict) or not isinstance(line.get("prompt"), str):
         return PromptLine(number, error=f'line {number} has no "prompt" text')
     identity = line.get("id", number)

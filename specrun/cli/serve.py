@@ -9,6 +9,7 @@ from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING
 
+from specrun.display_text import utf8
 from specrun.errors import INTERRUPTED_EXIT_CODE
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded, option
@@ -100,7 +101,7 @@ def serve(
         stack.callback(http.stop)  # before the model is closed, which its threads use
         output.hint(f"plan: {report.plan_words(model.plans.at(sampling.temp), sampling.temp)}")
         name = server.alias or (Path(models.target).name if models.target else model.llama_model.name)
-        service.begin(LoadedService(model, Prompts(model), name))
+        service.begin(LoadedService(model, Prompts(model), utf8(name)))
         with InterruptFlag() as interrupted:
             output.note(f"chat: {chat_url(bound)}")
             output.note(f"{name} listens on {url(server.host, bound)}; Ctrl-C ends it")

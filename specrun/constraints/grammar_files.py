@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
-from typing import NoReturn
 
 from specrun.constraints.json_schema import schema_to_gbnf
 from specrun.errors import UsageError
-from specrun.locations import decode, read_bytes
+from specrun.locations import decode, given_json, read_bytes
 
 _MOST_BYTES = 2**24  # of a file; llama.cpp needs a second and 300 MB for a grammar of one MB
 
@@ -25,22 +22,6 @@ def read_grammar(grammar: Path | None, json_schema: Path | None) -> str | None:
     if grammar:
         return text
     try:
-        return schema_to_gbnf(json.loads(text, parse_constant=_refuse_number, parse_float=_finite))
-    except json.JSONDecodeError as error:
-        where = f"{error.msg} at line {error.lineno}, column {error.colno}"
-        raise UsageError(f"{file} is not JSON: {where}") from error
-    except ValueError as error:  # Python refuses integers with thousands of digits
-        raise UsageError(f"{file} has a number that is too long") from error
-    except RecursionError as error:
-        raise UsageError(f"{file} is nested too deeply; split it with $ref") from error
+        return schema_to_gbnf(given_json(text, "the schema", UsageError))
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
-
-
-def _finite(number: str) -> float:
-    value = float(number)
-    return value if math.isfinite(value) else _refuse_number(number)
-
-
-def _refuse_number(number: str) -> NoReturn:
-    raise UsageError(f"{number} is not a number that JSON can represent; write a smaller one")

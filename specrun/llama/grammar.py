@@ -22,6 +22,7 @@ from specrun.errors import UsageError
 from specrun.llama import library
 from specrun.llama.grammar_watch import watched
 from specrun.llama.loaded_model import LlamaModel
+from specrun.locations import encode
 
 _ROOT = b"root"
 _KEPT_STATES = 256  # samplers that are kept; the least recently used is freed first
@@ -229,10 +230,7 @@ def check_grammar(gbnf: str | None) -> str | None:
 
 
 def _parsed(gbnf: str, vocab: llama_cpp.llama_vocab_p | None) -> llama_cpp.llama_sampler_p:
-    try:
-        data = gbnf.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UsageError("the grammar has half of a surrogate pair; write the whole character") from error
+    data = encode(gbnf, "the grammar", UsageError)
     if not data.strip():
         raise UsageError("the grammar is empty; it needs a rule `root ::= ...`")
     if b"\0" in data:

@@ -25,6 +25,7 @@ from specrun.llama.deep_stack import with_stack_for
 from specrun.llama.parameters import ModelParameters
 from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import UNDECIDED, LlamaSettings
+from specrun.locations import encode
 
 _M_ROPE = (llama_cpp.LLAMA_ROPE_TYPE_MROPE, llama_cpp.LLAMA_ROPE_TYPE_IMROPE)
 
@@ -196,10 +197,7 @@ class LlamaModel(library.Closing):
         million letters, digits, signs or spaces, ModelFileError for a tokenizer that lacks what it needs, such as a
         token for unknown characters.
         """
-        try:
-            data = text.encode("utf-8")
-        except UnicodeEncodeError as error:  # Python turns non-UTF-8 bytes of the command line into surrogates
-            raise PromptError("the prompt is not UTF-8; convert it first") from error
+        data = encode(text, "the prompt", PromptError)
         return with_stack_for(text, partial(self._tokenize, data, add_special, parse_special))
 
     def _tokenize(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import llama_cpp
 
-from specrun.errors import ModelFileError
+from specrun.errors import ModelFileError, PromptError
 from specrun.llama.chat_template import Message
+from specrun.locations import encode
+
+_FIRST_PRIVATE = 0xE000  # of the characters that Unicode leaves to everybody
 
 CHATML = "chatml"  # what a model without a template of its own gets, as in llama-server
 
@@ -58,8 +62,18 @@ class NamedTemplate:
         tools: Sequence[Mapping[str, Any]] = (),  # noqa: ARG002
         variables: Mapping[str, Any] | None = None,  # noqa: ARG002
     ) -> str:
-        """As `ChatTemplate.render`. Raises ModelFileError if llama.cpp refuses the messages."""
-        turns = [llama_cpp.llama_chat_message(m["role"].encode(), m["content"].encode()) for m in messages]
+        """As `ChatTemplate.render`. Raises ModelFileError if llama.cpp refuses the messages, PromptError for messages
+        that are not UTF-8.
+        """
+        # llama.cpp takes C strings, which end at a NUL; a character that no message has stands for it meanwhile.
+        written = "".join(message["content"] for message in messages)
+        nul = next(char for char in map(chr, range(_FIRST_PRIVATE, sys.maxunicode)) if char not in written)
+        turns = [
+            llama_cpp.llama_chat_message(
+                message["role"].encode(), encode(message["content"].replace("\0", nul), "the message", PromptError)
+            )
+            for message in messages
+        ]
         chat = (llama_cpp.llama_chat_message * len(turns))(*turns)
         given = self._name, chat, len(turns), add_generation_prompt
         n = llama_cpp.llama_chat_apply_template(*given, None, 0)
@@ -67,4 +81,4 @@ class NamedTemplate:
             raise ModelFileError(f"llama.cpp's chat template {self._name.decode()} does not take these messages")
         buffer = ctypes.create_string_buffer(n)
         llama_cpp.llama_chat_apply_template(*given, buffer, n)
-        return buffer.raw.decode()
+        return buffer.raw.decode().replace(nul, "\0")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from specrun.errors import UsageError
+from specrun.locations import typed
 from specrun.options.expand import option, spelled
 
 if TYPE_CHECKING:
@@ -29,11 +30,15 @@ _MAX_BIAS = 1e6
 _BIAS = re.compile(r"(\d{1,9})([+-](?:\d+(?:\.\d*)?|\.\d+|inf))")
 
 
-def _no_seed(system: str | None) -> str | None:
+def _system(text: str | None) -> str | None:
     """The system message. Raises UsageError for a number: `-s` is the seed in llama.cpp's tools."""
-    if system and re.fullmatch(r"-?\d+", system):
-        raise UsageError(f"-s is the system message here, not the seed; did you mean --seed {system}?")
-    return system
+    if text and re.fullmatch(r"-?\d+", text):
+        raise UsageError(f"-s is the system message here, not the seed; did you mean --seed {text}?")
+    return text and typed(text, "--system", UsageError)
+
+
+def _stops(texts: list[str] | None) -> list[str] | None:
+    return texts and [typed(text, "--stop", UsageError) for text in texts]
 
 
 _shared = partial(spelled, rich_help_panel="Sampling")
@@ -47,7 +52,7 @@ Seed = Annotated[int, _shared(
     "--seed", metavar="N", help="The same seed gives the same text; -1 takes a random seed."
 )]
 System = Annotated[str | None, spelled(
-    "--system", "-s", metavar="TEXT", show_default=False, callback=_no_seed,
+    "--system", "-s", metavar="TEXT", show_default=False, callback=_system,
     help="The system message: what the model shall know or heed all the time."
 )]
 Thinking = Literal["show", "hide", "off"]
@@ -90,7 +95,9 @@ class SamplingOptions(TokenOptions):
         "-n",
         usual=True,
     )
-    stop: list[str] | None = _option(None, "TEXT", "End the answer before this text. May be given several times.", "-r")
+    stop: list[str] | None = _option(
+        None, "TEXT", "End the answer before this text. May be given several times.", "-r", callback=_stops
+    )
     grammar: Path | None = _option(None, "FILE", "Write only what this GBNF grammar allows.")
     json_schema: Path | None = _option(None, "FILE", "Write only JSON that matches this schema.")
 

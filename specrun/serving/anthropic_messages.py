@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from specrun.engine.completion import Completion
+from specrun.locations import given_json
 from specrun.reading.calls import whole_characters
 from specrun.reading.deltas import Delta
 from specrun.serving.answers import Answer, Shape, frame, response_of
@@ -249,7 +250,7 @@ def _block(delta: Delta) -> tuple[tuple[str, int], dict[str, Any], str]:
 def _object(text: str) -> dict[str, Any]:
     """A call's arguments; empty for half an object, of an answer that was cut off."""
     try:
-        value = json.loads(whole_characters(json.dumps(json.loads(text), ensure_ascii=False)))
+        value = given_json(whole_characters(json.dumps(json.loads(text), ensure_ascii=False)), "the call", ValueError)
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -11,10 +11,13 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WrapValidator, model_validator
 from starlette.requests import ClientDisconnect, Request
 
+from specrun.locations import decode, encode, given_json
 from specrun.serving.api_error import TIMED_OUT, TOO_LARGE, ApiError, refused
 
 MOST_BYTES = 16 * 2**20  # conversations of a million tokens are a fraction of it
 MOST_SECONDS = 60.0
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # half of a surrogate pair, as JSON can escape it
 
 # Sentences that are plainer than pydantic's, by its types of errors.
 _SENTENCES = {
@@ -84,18 +87,12 @@ async def read_json(request: Request) -> dict[str, Any]:
         raise ApiError(f"the body was not complete after {MOST_SECONDS:.0f} s", TIMED_OUT) from None
     except ClientDisconnect:
         raise ApiError("the body is not complete") from None
-    try:
-        value = json.loads(data)
-    except UnicodeDecodeError:
-        raise ApiError("the body is not UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise ApiError(f"the body is not JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
-    except RecursionError:
-        raise ApiError("the body is nested too deeply") from None
-    except ValueError:  # Python refuses integers with thousands of digits
-        raise ApiError("the body has a number that is too long") from None
+    text = decode(data, "the body", ApiError)
+    value = given_json(text, "the body", ApiError)
     if not isinstance(value, dict):
         raise ApiError("the body must be a JSON object")
+    if _HALF.search(text):  # it may be beside its other half
+        encode(json.dumps(value, ensure_ascii=False), "the body", ApiError)
     return value
 
 

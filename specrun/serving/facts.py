@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from specrun import __version__
+from specrun.display_text import utf8
 from specrun.llama import LlamaModel
 from specrun.llama.named_template import CHATML
 from specrun.serving.api_error import refused
@@ -61,7 +62,7 @@ async def props(service: Service, _request: Request) -> Response:
             "default_generation_settings": {"params": service.defaults.settings(), "n_ctx": ctx_size},
             "total_slots": len(loaded.model.lanes.engines),
             "model_alias": loaded.name,
-            "model_path": str(model.path),
+            "model_path": utf8(str(model.path)),
             "modalities": {"vision": False, "audio": False},
             "chat_template": model.chat_template or CHATML,
             "bos_token": model.special_token_text("bos"),

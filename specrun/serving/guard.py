@@ -91,4 +91,5 @@ class Guard:
 
 def _has_key(headers: Headers, key: str) -> bool:
     given = headers.get("authorization", "").removeprefix("Bearer ") or headers.get("x-api-key", "")
-    return hmac.compare_digest(given.encode("latin-1"), key.encode())  # as it came: headers are read as latin-1
+    # As they came: headers are read as latin-1, and what is not UTF-8 on the command line as lone surrogates.
+    return hmac.compare_digest(given.encode("latin-1"), key.encode(errors="surrogateescape"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from specrun.display_text import one_line, visible, without_secrets
+from specrun.locations import json_text
 
 if TYPE_CHECKING:
     from specrun.views.fitting_table import FittingTable
@@ -62,7 +62,7 @@ def write(text: str) -> None:
 
 def write_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
     """Write a JSON value on its own line."""
-    write(json.dumps(value, ensure_ascii=False) + "\n")
+    write(json_text(value, sys.stdout.encoding or "utf-8") + "\n")
 
 
 def table(*names: str, right: Sequence[str] = (), optional: Sequence[str] = ()) -> FittingTable:

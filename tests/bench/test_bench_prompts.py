@@ -36,6 +36,8 @@ def test_own_prompts_may_be_plain_or_mt_bench_questions(tmp_path: Path) -> None:
     [
         ("", "no prompts"),
         ("{", "line 1 is not JSON"),
+        ("[" * 100_000, "line 1 is nested too deeply"),
+        ("9" * 5000, "line 1 has a number that is too long"),
         ('{"prompt": "a"}\n[]', "line 2 has no"),
         ('{"turns": []}', "line 1 has no"),
         ('{"prompt": "  "}', "line 1 has no"),

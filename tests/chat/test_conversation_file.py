@@ -134,6 +134,12 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["chat.json"]
 
 
+def test_a_model_whose_file_is_not_named_in_utf8_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    save_messages(file, conversation("é").messages, os.fsdecode(b"m\xff.gguf"))
+    assert conversation_file.read(file).target == os.fsdecode(b"m\xff.gguf")
+
+
 def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "chat.json"
     save_messages(file, MESSAGES, None)

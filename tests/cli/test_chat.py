@@ -229,6 +229,18 @@ def test_after_a_failed_pass_what_was_written_stays_and_the_chat_goes_on(
         assert result.stdout.startswith("one two")
 
 
+def test_text_that_is_not_utf8_is_refused_and_the_chat_goes_on(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    file, saved = tmp_path / "halves.json", tmp_path / "saved.json"
+    file.write_text('{"messages": [{"role": "user", "content": "a \\ud83d b"}]}')
+    lines = [b"one", b"\xff", f"/load {file}".encode(), b"a\0b", f"/save {saved}".encode()]
+    result = here("chat", "-m", script, "--chat-template", "chatml", stdin=b"\n".join(lines))
+    assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n\n" * 2)
+    assert "line 2 of stdin is not UTF-8" in result.stderr
+    assert "not a saved conversation" in result.stderr
+    contents = [message["content"] for message in json.loads(saved.read_text())["messages"]]
+    assert contents == ["one", SCRIPT_TEXT, "a\0b", SCRIPT_TEXT]
+
+
 def test_a_damaged_conversation_is_set_aside(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
     path = tmp_path / "data" / "chats" / "conversation-1.json"
     path.parent.mkdir(parents=True)

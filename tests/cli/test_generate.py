@@ -73,6 +73,36 @@ def test_an_argument_that_is_not_utf8_is_refused(specrun: Specrun, script: Path)
     result.assert_fails(PROMPT_ERROR, "not UTF-8")
 
 
+@pytest.mark.parametrize("template", [(), ("--chat-template", "chatml"), ("--raw",)])
+def test_a_text_that_is_not_utf8_is_refused_with_and_without_a_template(
+    here: SpecrunHere, script: Path, template: tuple[str, ...]
+) -> None:
+    for text in (os.fsdecode(b"a\xff"), "a \ud83d b"):
+        here("generate", text, "-m", script, *template).assert_fails(PROMPT_ERROR, "not UTF-8", "at character")
+        line = json.dumps({"prompt": text, "id": 7})
+        result = here("generate", "--jsonl", "-m", script, *template, stdin=f'{line}\n{{"prompt": "a"}}')
+        bad, good = map(json.loads, result.stdout.splitlines())
+        assert (bad["id"], good["text"], result.code) == (7, SCRIPT_TEXT, PROMPT_ERROR)
+    for option in ("--system", "--stop"):
+        result = here("generate", "x", option, os.fsdecode(b"a\xff"), "-m", script, "--chat-template", "chatml")
+        result.assert_fails(2, f"{option} is not UTF-8")
+
+
+def test_an_argument_in_utf8_is_read_in_any_locale(specrun: Specrun, script: Path, tmp_path: Path) -> None:
+    ascii_only = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    model = tmp_path / "modèle.gguf"
+    model.write_bytes(script.read_bytes())
+    arguments = ("Grüße 👩", "-m", model, "--chat-template", "chatml", "--system", "Kürze", "--stop", " é", "--json")
+    in_ascii, usual = (specrun("generate", *arguments, **more) for more in (ascii_only, {}))
+    answers = [json.loads(result.stdout) for result in (in_ascii, usual)]
+    assert answers[0]["prompt_tokens"] == answers[1]["prompt_tokens"]
+    assert answers[0]["text"] == "one two"
+    chat = specrun("chat", model, "Grüße", "--max-tokens", "2", **ascii_only)
+    assert (chat.code, chat.stdout) == (0, "one two\n\n"), chat
+    refused = specrun("generate", os.fsdecode(b"a\xff"), "-m", model, **ascii_only)
+    refused.assert_fails(PROMPT_ERROR, "not UTF-8")
+
+
 def test_a_closed_stdin_is_no_prompt(specrun: Specrun, script: Path) -> None:
     command = ["sh", "-c", 'exec "$@" <&-', "sh", *specrun.command("generate", "-", "-m", script)]
     run = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
@@ -133,6 +163,9 @@ def test_jsonl_keeps_ids_and_goes_on_after_bad_lines(here: SpecrunHere, script: 
         b'{"prompt": "' + b"word " * 600 + b'", "id": "long"}',
         b"[" * 100_000,
         b'{"prompt": "c", "id": {"deep": true}}',
+        b'{"prompt": "d", "id": ["\\ud83d"]}',
+        b'{"prompt": "a\\ud83d", "id": {"\\udcff": 0.1}}',
+        b'{"prompt": "e", "id": NaN}',
     ]
     result = here("generate", "--jsonl", "-m", script, stdin=b"\n".join(lines))
     answers = [json.loads(line) for line in result.stdout.splitlines()]
@@ -142,9 +175,10 @@ def test_jsonl_keeps_ids_and_goes_on_after_bad_lines(here: SpecrunHere, script: 
         ("first", SCRIPT_TEXT),
         (4, SCRIPT_TEXT),
         ({"deep": True}, SCRIPT_TEXT),
+        (["\ud83d"], SCRIPT_TEXT),
     ]
     bad = {json.dumps(answer["id"]): answer["error"] for answer in answers if "error" in answer}
-    assert list(bad) == ["3", "5", "null", "7", "8", '"long"', "10"]
+    assert list(bad) == ["3", "5", "null", "7", "8", '"long"', "10", '{"\\udcff": 0.1}', "14"]
     assert "line 3 is not JSON" in bad["3"]
     assert 'no "prompt"' in bad["5"]
     assert "--ctx-size" in bad['"long"']

@@ -102,9 +102,9 @@ def test_grammar_and_schema_exclude_each_other(here: SpecrunHere, grammar: Path,
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("{", ["is not JSON", "line 1, column 2"]),
-        ('{"const": NaN}', ["NaN is not a number"]),
-        ('{"const": 1e999}', ["1e999 is not a number"]),
+        ("{", ["is not JSON", "at column 2"]),
+        ('{"const": NaN}', ["NaN, which is not a number"]),
+        ('{"const": 1e999}', ["1e999, which is not a number"]),
         (f'{{"const": {"9" * 5000}}}', ["a number that is too long"]),
         ("[" * 100_000, ["nested too deeply"]),
         ('{"items": ' * 3000 + "{}" + "}" * 3000, ["nested too deeply"]),

@@ -121,6 +121,9 @@ def test_a_line_separator_inside_a_json_string_does_not_end_the_line(
         (b'{"prompt": "\xff"}', 1, "line 1 is not UTF-8"),
         (b"[" * 100_000, 1, "nested too deeply"),
         (b'{"prompt": ' + b"1" * 5000 + b"}", 1, "a number that is too long"),
+        (b'{"prompt": "a", "id": NaN}', 1, "NaN, which is not a number"),
+        (b'{"prompt": "a", "id": [{"b": -Infinity}]}', 1, "-Infinity, which is not a number"),
+        (b'{"prompt": "a", "id": 1e999}', 1, "1e999, which is not a number"),
     ],
 )
 def test_a_bad_json_line_is_an_error_of_its_own(

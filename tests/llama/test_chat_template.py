@@ -68,7 +68,7 @@ def test_what_transformers_adds_to_jinja() -> None:
         ("{{ messages[0].content | wordwrap(3, wrapstring='|') }}", "hel|lo"),
         ("{{ '<b>é &lt; 1</b>' | striptags }}", "é < 1"),
         ("{{ 'bücher'.encode('idna') }}", "b'xn--bcher-kva'"),
-        ("{{ '\\N{GREEK SMALL LETTER ALPHA}' }}", "α"),
+        ("{{ '\\N{CHECK MARK}' }}", "✓"),
     ],
 )
 def test_what_python_imports_late_is_there(source: str, text: str) -> None:

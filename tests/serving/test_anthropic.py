@@ -157,6 +157,8 @@ def test_what_never_reaches_the_endpoint_is_told_in_the_same_shape(
         ('{"a": "\\ud83d"}', {"a": "\ufffd"}),
         ('{"a": "\\ud83d\\ude00"}', {"a": "\U0001f600"}),
         ('{"a": 1', {}),
+        ('{"a": NaN}', {}),
+        ('{"a": 1e999}', {}),
         ("[1]", {}),
     ],
 )

@@ -102,6 +102,45 @@ def test_a_bad_body_is_refused(server: Server, body: bytes, part: str) -> None:
     assert part in response.json()["error"]["message"]
 
 
+HALVES = [b"\\ud83d", b"\\udcff", b"x\\uDE00\\uD83D", b"\xed\xa0\xbd"]
+WITH_A_TEXT = [
+    (CHAT, b'{"messages": [{"role": "user", "content": "%s"}]}'),
+    (CHAT, b'{"messages": [{"role": "system", "content": "%s"}, {"role": "user", "content": "x"}]}'),
+    (CHAT, b'{"messages": [{"role": "user", "content": [{"type": "text", "text": "%s"}]}]}'),
+    (CHAT, b'{"messages": [{"role": "user", "content": "x"}], "stop": "%s"}'),
+    (CHAT, b'{"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"a": ["%s"]}}'),
+    (CHAT, b'{"messages": [{"role": "user", "content": "x"}], "tools": [{"function": {"name": "%s"}}]}'),
+    (COMPLETIONS, b'{"prompt": "%s"}'),
+    ("/v1/messages", b'{"max_tokens": 4, "messages": [{"role": "user", "content": "%s"}]}'),
+    ("/v1/messages", b'{"max_tokens": 4, "system": "%s", "messages": [{"role": "user", "content": "x"}]}'),
+    ("/v1/messages/count_tokens", b'{"messages": [{"role": "user", "content": "%s"}]}'),
+    ("/tokenize", b'{"content": "%s"}'),
+    ("/tokenize", b'{"%s": "x"}'),
+]
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_half_a_surrogate_pair_is_refused_wherever_it_is(server: Server, half: bytes) -> None:
+    for path, body in WITH_A_TEXT:
+        response = server.client.post(path, content=body % half)
+        assert (response.status_code, "the body is not UTF-8" in response.text) == (400, True), (path, body)
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"-Infinity", b"1e999", b"-1e400"])
+def test_numbers_that_json_lacks_are_refused_wherever_they_are(server: Server, number: bytes) -> None:
+    for body in (b'{"content": %s}', b'{"content": "x", "user": [{"a": %s}]}'):
+        response = server.client.post("/tokenize", content=body % number)
+        assert (response.status_code, number.decode() in response.text) == (400, True)
+
+
+def test_whole_pairs_and_nul_are_text(server: Server) -> None:
+    for text in (b"\\ud83d\\ude00", b"a\\u0000b", b"\\\\ud83d"):
+        response = server.client.post(CHAT, content=WITH_A_TEXT[0][1] % text)
+        assert response.status_code == 200, response.text
+    n_tokens = [server.chat(text, max_tokens=1)["usage"]["prompt_tokens"] for text in ("a", "a\0b and more")]
+    assert n_tokens[0] < n_tokens[1]
+
+
 def test_a_body_has_bounds_of_size_and_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "MOST_BYTES", 1000)
     assert server.refused(CHAT, {"messages": messages("x" * 2000)})[0] == 413

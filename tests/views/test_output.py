@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pyte
@@ -81,3 +82,14 @@ def test_markup_and_emoji_codes_are_text() -> None:
 def test_commands_for_the_terminal_are_shown() -> None:
     for what in ("\x1b[2J\u202e", Text("\x1b[2J\u202e")):
         assert shown(what) == "\\u001b[2J\\u202e\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_json_is_json_in_any_encoding(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    value = {"é": ["👩", "\ud83d", "\udcff", "\0"]}
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding=encoding, errors="replace"))
+    output.write_json(value)
+    assert json.loads(written.getvalue()) == value
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        output.write_json({"rate": float("nan")})
