@@ -39,6 +39,13 @@ class Memory:
         return cls(total, available)
 
 
+def held_bytes() -> int:
+    """Bytes of RAM that this process holds now: what it allocated, and those pages of model files that it has mapped
+    and used.
+    """
+    return int(psutil.Process().memory_info().rss)
+
+
 def margin_bytes(free_bytes: int) -> int:
     """Bytes of RAM to leave free, where `free_bytes` are free before the models are loaded."""
     return max(int(free_bytes * _MARGIN_SHARE), _LEAST_MARGIN)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specrun.display_text import rate_text, size_text
 from specrun.errors import INTERRUPTED_EXIT_CODE
+from specrun.hardware.memory import held_bytes
 from specrun.interrupts import InterruptFlag, undone
 from specrun.long_run import left_text
 from specrun.reading.deltas import Delta
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from specrun.speculation.controllers.chooser import PlanChooser
 
 
-def as_json(completion: Completion, answer: str, thinking: str) -> dict[str, Any]:
+def as_json(completion: Completion, model: Model, answer: str, thinking: str) -> dict[str, Any]:
     """The object that `--json` prints. Times are in seconds, or in milliseconds under `ms_per_pass`.
 
-    answer, thinking: the parts of the completion's text. Tokens and times are of both.
+    model: wrote the completion. answer, thinking: the parts of its text. Tokens and times are of both.
     """
     s = completion.statistics
     return {
@@ -51,6 +52,7 @@ def as_json(completion: Completion, answer: str, thinking: str) -> dict[str, Any
         "bytes_read_per_pass": s.bytes_read_per_pass,
         "wait_seconds": round(s.wait_seconds, 6),
         "expert_hit_rate": _rounded(s.expert_hit_rate),
+        "memory": {"ram_bytes": held_bytes(), "vram_bytes": _vram_bytes(model)},
         "drafted_ahead": s.ready,
         "plan": str(completion.plans),
         "drafted_tokens": s.drafted,
@@ -65,7 +67,7 @@ def as_json(completion: Completion, answer: str, thinking: str) -> dict[str, Any
 def as_text(completion: Completion, model: Model) -> str:
     """The lines that `--stats` prints. model: wrote the completion."""
     exactness, residency, placement = model.exactness, model.residency, model.placement
-    s = completion.statistics
+    s, vram = completion.statistics, _vram_bytes(model)
     parts = ", ".join(f"{part} {ms:.2f}" for part, ms in _ms_per_pass(s).items())
     lines = [
         f"plan        {completion.plans}",
@@ -74,10 +76,11 @@ def as_text(completion: Completion, model: Model) -> str:
         + ("interrupted" if completion.finish_reason == "interrupted" else f"ended by {completion.finish_reason}"),
         f"passes      {s.passes}, {s.tokens_per_pass:.2f} tokens a pass",
         f"ms a pass   {parts}",
+        f"memory      {size_text(held_bytes())} in RAM" + (f", {size_text(vram)} in VRAM" if vram else ""),
     ]
     if model.n_threads:
         lines.append(f"threads     {model.n_threads}, as other programs hold cores")
-    if placement and placement.vram_bytes:
+    if placement and vram:
         from specrun.views import placement_view  # it imports rich
 
         lines.append(f"layers      {placement_view.layers(placement)}")
@@ -100,6 +103,11 @@ def as_text(completion: Completion, model: Model) -> str:
     if s.offered:
         lines.append(f"accepted    {' '.join(f'{rate:.2f}' for rate in _acceptance(s))} (by depth)")
     return "\n".join(lines)
+
+
+def _vram_bytes(model: Model) -> int:
+    """Bytes of VRAM that are planned for both models; drivers do not all tell what is used."""
+    return model.placement.vram_bytes if model.placement else 0
 
 
 def _rounded(share: float | None) -> float | None:
@@ -245,7 +253,7 @@ class AnswerWriter:
             for _ in self._written(completion, interrupted):
                 pass
         answer, thinking = self._parts(completion)
-        output.write_json(entries | as_json(completion, answer, thinking))
+        output.write_json(entries | as_json(completion, self._model, answer, thinking))
         return self._end(completion, answer)
 
     def _completion(self, prompt: str) -> Completion:
