@@ -21,7 +21,7 @@ from specrun.engine.default_settings import keeps_bits
 from specrun.engine.kernel_trials import ANSWER, CONTEXTS, PROMPT
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
-from specrun.engine.trial import CLEARLY, best_of, is_faster
+from specrun.engine.trial import CLEARLY, best_of, is_faster, is_time
 from specrun.errors import CrashError, LlamaError
 from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import LlamaSettings
@@ -45,6 +45,12 @@ _MAY_BE_BEST = 0.75  # share of the best size's rate behind few cells that a siz
 _ROUNDS = 2
 _LONGEST = 3600.0  # seconds; stands for no deadline in JSON
 _VERY_SLOW_MS = 200.0  # time of a plain pass above which no more than the fewest rounds are made
+_LEAST_PASSES = 25  # plain passes that a trial takes then, at least; comparing bits takes as many again
+NOT_TRIED = "llama.cpp's settings were not tried, because passes take long; `specrun tune --thorough` tries them"
+
+
+class _TooSlowError(Exception):
+    """Two trials, without which there is nothing to compare, would take too long."""
 
 
 def variations(
@@ -135,8 +141,14 @@ def choose(
         if candidate is not _DEFAULTS and not is_open(change, base):
             return None
         run.show(f"settings: {name}")
+        is_first = candidate is _DEFAULTS
         try:
-            return tried_with(name, options, change.over(base), compares, text, run)
+            # Of the others `best_of` knows how long they take.
+            trial_run = run if is_first else run.stage(math.inf)
+            found = tried_with(name, options, change.over(base), compares, text, trial_run)
+            if is_first and found is None:
+                raise _TooSlowError
+            return found
         except CrashError as error:
             run.note(f"llama.cpp crashed with some settings, which are left out: {name} ({error})")
             failures.append(error)
@@ -154,7 +166,11 @@ def choose(
 
     if not any(is_open(change, defaults) for _, change in candidates):
         return defaults, []
-    outcome = best_of([_DEFAULTS, *candidates], tried, is_better, run)
+    try:
+        outcome = best_of([_DEFAULTS, *candidates], tried, is_better, run)
+    except _TooSlowError:
+        run.note(NOT_TRIED)
+        return defaults, []
     if outcome.untried:
         run.note(
             f"time for {len(outcome.tried) - 1} of {len(candidates)} settings besides the defaults; "
@@ -200,11 +216,14 @@ class Tried:
         return TriedSettings(self.name, self.ms, self.exact_sizes, self.score, self.prompt_ms)
 
 
-def measured(name: str, options: RunOptions, settings: LlamaSettings, compares: bool, text: str, run: Run) -> Tried:
+def measured(
+    name: str, options: RunOptions, settings: LlamaSettings, compares: bool, text: str, run: Run
+) -> Tried | None:
     """Load the target and try `settings` where `options` decide nothing; passes over `text` are timed.
 
-    compares: whether it is measured which sizes of passes give a token the same bits. Raises LlamaError if the model
-    does not allow the settings, or there is too little memory.
+    compares: whether it is measured which sizes of passes give a token the same bits. Returns None if passes are slow,
+    and the run's deadline leaves no time for a second trial. Raises LlamaError if the model does not allow the
+    settings, or there is too little memory.
     """
     decided = options.settings.over(settings)
     largest = SPECEXEC.plan(max(_SIZES), 8)
@@ -218,6 +237,9 @@ def measured(name: str, options: RunOptions, settings: LlamaSettings, compares: 
         timer = TargetTimer(target, tokens)
         timer.fill(contexts[0])
         timer.ms(1)
+        plain_ms = timer.ms(1)
+        if plain_ms > _VERY_SLOW_MS and not is_time(2 * _LEAST_PASSES * plain_ms / 1e3, run):
+            return None
         sizes, plain_ms = worth_timing(timer, target.room())
         exact = exact_sizes(target, tokens, max(sizes), quick=True)[0] if compares else None
         padding = ANY_SIZE if exact is None else exact
@@ -266,7 +288,7 @@ def may_be_best(ms: Mapping[int, float], exact: PassSizes) -> list[int]:
 
 def measured_apart(
     name: str, options: RunOptions, settings: LlamaSettings, compares: bool, text: str, run: Run
-) -> Tried:
+) -> Tried | None:
     """`measured` in a process of its own, which the settings may change for good."""
     debug = logging.getLogger("specrun.llama").isEnabledFor(logging.DEBUG)
     seconds = min(run.deadline - clock.now(), _LONGEST)
@@ -277,7 +299,8 @@ def measured_apart(
     def wait() -> None:
         run.is_over()  # raises KeyboardInterrupt after Ctrl-C
 
-    return converter().structure(child_process.answer(__name__, request, "a trial of settings", wait, debug), Tried)
+    trial = child_process.answer(__name__, request, "a trial of settings", wait, debug)
+    return converter().structure(trial, Tried) if trial else None
 
 
 def serve(request: str) -> None:
@@ -288,6 +311,6 @@ def serve(request: str) -> None:
         options = RunOptions(Path(given["target"]), None, (OFF.plan(),), ctx_size=given["ctx_size"], settings=decided)
         run = Run().stage(given["seconds"])
         trial = measured(given["name"], options, settings, given["compares"], given["text"], run)
-        return converter().unstructure(trial)
+        return converter().unstructure(trial) if trial else {}
 
     child_process.reply(request, work)

@@ -86,7 +86,7 @@ def tune_pair(
     notices = []
     is_tried = placement.regime != "streamed" or effort_name == "thorough"
     if not is_tried:
-        notices.append("llama.cpp's settings were not tried, because streamed passes take long; --thorough tries them")
+        notices.append(settings_trials.NOT_TRIED)
     stages = unfinished.stages
     if stages.settings is None:
         chosen = _choose_settings(options, here, placement, effort.seconds, is_tried, first is None, run)

@@ -13,6 +13,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.errors import CrashError, LlamaError
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
+from specrun.processes import child_process
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 from specrun.tuning import settings_trials as settings
@@ -240,6 +241,26 @@ def test_when_the_time_is_over_no_further_settings_are_tried(timed: list[str]) -
     assert settings.choose(options, LlamaSettings(), [F16], "", run)[0] == LlamaSettings()
     assert timed == ["defaults"]
     assert notes[0].startswith("time for 0 of 1 settings besides the defaults")
+
+
+def test_where_two_trials_would_take_too_long_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, notes = list[str](), list[str]()
+    monkeypatch.setattr(settings, "measured", lambda name, *_: asked.append(name))
+    run = Run(note=notes.append)
+    options = RunOptions(embedded.TARGET, None, (OFF.plan(),))
+    assert settings.choose(options, LlamaSettings(), [F16, ONE_THREAD], "", run) == (LlamaSettings(), [])
+    assert (asked, notes) == (["defaults"], [settings.NOT_TRIED])
+
+
+@pytest.mark.slow
+def test_a_slow_target_is_not_timed_where_there_is_no_time_for_a_second_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_VERY_SLOW_MS", 0.0)
+    options = RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=LlamaSettings(threads=1))
+    text = "def read(path):\n    return open(path).read()\n"
+    assert settings.measured("defaults", options, LlamaSettings(), False, text, Run().stage(0)) is None
+    assert settings.measured("defaults", options, LlamaSettings(), False, text, Run().stage(3600))
+    monkeypatch.setattr(child_process, "answer", lambda *_: {})
+    assert settings.measured_apart("defaults", options, LlamaSettings(), False, text, Run().stage(0)) is None
 
 
 def test_settings_whose_bits_were_not_compared_are_not_exact() -> None:
