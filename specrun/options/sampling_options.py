@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from specrun.errors import UsageError
-from specrun.locations import typed
+from specrun.locations import decode, typed
 from specrun.options.expand import option, spelled
 
 if TYPE_CHECKING:
@@ -27,7 +27,10 @@ NO_LIMIT = -1
 # Logits are within some tens of 0, so a larger bias does no more. Minus infinity for all tokens would leave none.
 _MAX_BIAS = 1e6
 
-_BIAS = re.compile(r"(\d{1,9})([+-](?:\d+(?:\.\d*)?|\.\d+|inf))")
+_BIAS = re.compile(r"(\d{1,18})([+-](?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf))", re.IGNORECASE)
+# What llama.cpp's tools understand in the text of -r; a backslash before anything else stays.
+_ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([nrt'\"\\]))")
+_ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
 def _system(text: str | None) -> str | None:
@@ -38,7 +41,13 @@ def _system(text: str | None) -> str | None:
 
 
 def _stops(texts: list[str] | None) -> list[str] | None:
-    return texts and [typed(text, "--stop", UsageError) for text in texts]
+    """The stop texts, of which a shell gives `\\n` as two characters. Raises UsageError for what no text can have."""
+
+    def meant(escape: re.Match[bytes]) -> bytes:
+        return bytes.fromhex(escape[1].decode()) if escape[1] else _ESCAPED.get(escape[2], escape[2])
+
+    given = [typed(text, "--stop", UsageError).encode() for text in texts or ()]
+    return [decode(_ESCAPE.sub(meant, data), "--stop", UsageError) for data in given] or None
 
 
 _shared = partial(spelled, rich_help_panel="Sampling")
@@ -96,7 +105,11 @@ class SamplingOptions(TokenOptions):
         usual=True,
     )
     stop: list[str] | None = _option(
-        None, "TEXT", "End the answer before this text. May be given several times.", "-r", callback=_stops
+        None,
+        "TEXT",
+        "End the answer before this text. May be given several times. \\n is a line break in it, as llama.cpp has it.",
+        "-r",
+        callback=_stops,
     )
     grammar: Path | None = _option(None, "FILE", "Write only what this GBNF grammar allows.")
     json_schema: Path | None = _option(None, "FILE", "Write only JSON that matches this schema.")

@@ -35,7 +35,7 @@ class Biases:
     def __init__(self, pairs: Sequence[tuple[int, float]], n_vocab: int) -> None:
         ids, places = np.unique(np.array([token for token, _ in pairs], np.int64), return_inverse=True)
         if ids[-1] >= n_vocab:
-            raise UsageError(f"--logit-bias must be for the ids of tokens, below {n_vocab}; got {ids[-1]}")
+            raise UsageError(f"--logit-bias must be for ids of tokens, from 0 to {n_vocab - 1}; got {ids[-1]}")
         self._tokens = ids
         self._added = np.bincount(places, [bias for _, bias in pairs]).astype(np.float32)
 

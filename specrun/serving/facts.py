@@ -102,7 +102,7 @@ class _Tokens(Fields):
     tokens: Annotated[
         list[Annotated[int, Field(ge=0)]],
         Field(max_length=_MOST_TOKENS, fail_fast=True),
-        must(f"be a list of at most {_MOST_TOKENS} token ids"),
+        must(f"be a list of at most {_MOST_TOKENS} token ids, from 0 on"),
     ] = Field([])
 
 
@@ -122,7 +122,7 @@ async def detokenize(service: Service, request: Request) -> Response:
     model = service.loaded.model.llama_model
     tokens = parsed(_Tokens, await read_json(request)).tokens
     if max(tokens, default=0) >= model.n_vocab:
-        raise refused("tokens", f"must be token ids below {model.n_vocab}")
+        raise refused("tokens", f"must be token ids from 0 to {model.n_vocab - 1}")
     text = b"".join(model.token_bytes(token, special=True) for token in tokens)
     return JSONResponse({"content": text.decode("utf-8", errors="replace")})
 

@@ -79,7 +79,7 @@ class Prompts:
     def of_tokens(self, tokens: list[int]) -> Prompt:
         """The prompt of these tokens. Raises ApiError for unknown tokens, and for too many."""
         if tokens and not 0 <= min(tokens) <= max(tokens) < self._model.n_vocab:
-            raise ApiError(f"prompt must have token ids below {self._model.n_vocab}", param="prompt")
+            raise ApiError(f"prompt must have token ids from 0 to {self._model.n_vocab - 1}", param="prompt")
         return self._checked(Prompt(None, tokens))
 
     def _checked(self, prompt: Prompt) -> Prompt:

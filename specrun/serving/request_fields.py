@@ -58,7 +58,7 @@ _Biases = Annotated[
     list[Annotated[tuple[_TokenId, _Bias], Strict(False)]],
     Field(max_length=_MOST_BIASES, fail_fast=True),
     BeforeValidator(lambda biases: list(biases.items()) if isinstance(biases, dict) else biases),
-    must(f"have at most {_MOST_BIASES} ids of tokens, each with its bias: a number, or false"),
+    must(f"have at most {_MOST_BIASES} ids of tokens, from 0 on, each with its bias: a number, or false"),
 ]
 
 
@@ -134,7 +134,7 @@ def read_request(body: Mapping[str, Any], defaults: Defaults, n_vocab: int) -> R
             raise refused(name, str(error).partition(" ")[2]) from error
     if "logit_bias" in given.model_fields_set:
         if any(token >= n_vocab for token, _ in given.logit_bias):
-            raise refused("logit_bias", f"must be for ids of tokens, below {n_vocab}")
+            raise refused("logit_bias", f"must be for ids of tokens, from 0 to {n_vocab - 1}")
         sampling = replace(sampling, logit_bias=tuple(given.logit_bias))
     limit = request.max_tokens if given.max_tokens is None else given.max_tokens
     return replace(

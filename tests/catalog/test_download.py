@@ -431,6 +431,22 @@ def test_a_token_that_the_hub_does_not_know(shown: Shown, monkeypatch: pytest.Mo
         pulled(shown)
 
 
+@pytest.mark.parametrize("token", ["hf_ähnlich", "“hf_quoted”", "hf_\udcff"])
+def test_a_token_with_characters_that_no_token_has(shown: Shown, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(HubError, match="the token of HF_TOKEN, or of `hf auth login`, has characters") as refused:
+        pulled(shown)
+    assert token[3:] not in str(refused.value)
+
+
+def test_a_kept_token_that_is_no_text(shown: Shown, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(b"hf_\xff")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(path))
+    with pytest.raises(HubError, match="has characters that no token has; copy it again"):
+        pulled(shown)
+
+
 def test_a_private_model_needs_a_token(
     hub: Hub, repository: Repository, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:

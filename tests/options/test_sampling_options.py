@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,14 @@ from specrun.chat.commands import SETTINGS, ChatSettings
 from specrun.cli.app import app
 from specrun.engine.model import Model
 from specrun.engine.request import Request, make_request
-from specrun.options.sampling_options import ChatSamplingOptions, SamplingOptions, TokenOptions, sampling_parameters
+from specrun.errors import UsageError
+from specrun.options.sampling_options import (
+    ChatSamplingOptions,
+    SamplingOptions,
+    TokenOptions,
+    sampling_parameters,
+    settled_biases,
+)
 from specrun.sampling.parameters import SamplingParameters, option_name
 from specrun.verifying import verifier
 from specrun.views import answer_report
@@ -95,6 +103,68 @@ def test_every_option_can_be_set_in_a_chat(everything: SamplingParameters) -> No
         assert option_name(name)[2:] in SETTINGS
         settings.change(option_name(name)[2:], GIVEN[name][0])
     assert session.request.sampling == everything
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("199+1e9", ((199, 1e6),)),
+        ("199-1E-3", ((199, -1e-3),)),
+        ("199+.5e1", ((199, 5.0),)),
+        ("199-inf", ((199, -1e6),)),
+        ("0+1e999", ((0, 1e6),)),
+    ],
+)
+def test_a_bias_is_a_number_as_programs_write_it(text: str, pairs: tuple[tuple[int, float], ...]) -> None:
+    assert settled_biases([text]) == pairs
+
+
+@pytest.mark.parametrize("text", ["199", "199+", "+1", "9+e5", "9+nan", "9 + 1", "9+1e", "x+1", "1" * 19 + "+1"])
+def test_what_is_no_bias_is_quoted(text: str) -> None:
+    with pytest.raises(UsageError, match=r"must be a token id and a signed number, as 15043\+1.5; got ") as refused:
+        settled_biases([text])
+    assert str(refused.value).endswith(text)
+
+
+@pytest.mark.parametrize("name", ["seed", "top_k", "repeat_last_n", "temperature", "repeat_penalty"])
+@pytest.mark.parametrize(("value", "quoted"), [(-(2**40), "-1099511627776"), (-(10**400), "integer of 1329 bits")])
+def test_an_integer_is_quoted_as_it_was_given(name: str, value: int, quoted: str) -> None:
+    with pytest.raises(UsageError, match=f"{option_name(name)} must be .*; got (an )?{quoted}$"):
+        SamplingParameters(**{name: value})  # type: ignore[arg-type]
+
+
+def test_the_largest_seed(here: SpecrunHere, script: Path) -> None:
+    command = ("generate", "x", "-m", script, "--speculate", "off", "--seed")
+    assert here(*command, str(2**63 - 1)).code == 0
+    refused = here(*command, str(2**64))
+    refused.assert_fails(2, f"between 0 and {2**63 - 1} (-1 is a random one); got {2**64}")
+
+
+@pytest.mark.parametrize(
+    ("typed", "stop"),
+    [
+        (r"\n", "\n"),
+        (r"\n\nQ:", "\n\nQ:"),
+        (r"\t\r", "\t\r"),
+        (r"\\n", r"\n"),
+        (r"\'\"", "'\""),
+        (r"\x7c\x7C", "||"),
+        (r"\xc3\xa9", "é"),
+        ("\\d \\x4 \\", "\\d \\x4 \\"),
+        ("é\n", "é\n"),
+        ("", ""),
+    ],
+)
+@pytest.mark.parametrize("name", ["-r", "--stop", "--reverse-prompt"])
+def test_escapes_in_a_stop_text_mean_what_they_do_in_llama_cpp(name: str, typed: str, stop: str) -> None:
+    command: Any = typer.main.get_command(app)
+    context = command.commands["generate"].make_context("generate", ["x", name, typed, name, "end"])
+    assert context.params["stop"] == [stop, "end"]
+
+
+def test_a_stop_text_that_no_text_can_have_is_refused(here: SpecrunHere, script: Path) -> None:
+    for typed in (r"\xff", os.fsdecode(b"\xff")):
+        here("generate", "x", "-m", script, "--stop", typed).assert_fails(2, "--stop is not UTF-8")
 
 
 def test_only_the_seed_and_the_temperature_have_defaults_of_their_own() -> None:

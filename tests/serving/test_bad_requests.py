@@ -68,7 +68,8 @@ def test_a_prompt_that_does_not_fit_is_refused(server: Server, name: str) -> Non
     [
         ("", "empty"),
         ([], "prompt"),
-        ([10**9], "token ids"),
+        ([10**9], "token ids from 0 to"),
+        ([-1], "token ids from 0 to"),
         ([["a"]], "token ids"),
         ([1, True], "token ids"),
         ([[1], [False]], "token ids"),

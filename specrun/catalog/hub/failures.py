@@ -44,6 +44,9 @@ def client_errors_as_hub_errors(repo: str, name: str) -> Iterator[None]:
         reason = reason_of(error) or type(error).__name__
         why = f"no connection to {address()} ({reason}); check the network, or HF_ENDPOINT"
         raise NoHubError(why, _WAIT_S) from error
+    except UnicodeError as error:  # in the headers, of which only the token is not ours
+        why = "the token of HF_TOKEN, or of `hf auth login`, has characters that no token has; copy it again"
+        raise HubError(why) from error
     except httpx2.TransportError as error:
         reason = reason_of(error) or type(error).__name__
         raise HubError(f"lost the connection to {address()} ({reason}); check the network", _WAIT_S) from error
