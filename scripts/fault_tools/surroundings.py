@@ -1,7 +1,8 @@
-"""Surroundings that nobody expects: no home, the locale C, odd paths, clocks that jump, model files that change."""
+"""Surroundings that nobody expects: no home, the locale C, odd paths, clocks that jump, quotas, files that change."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -10,8 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from fault_tools.injecting import DRAFT, PROMPT, TARGET, Extent, Fault, Injections, Place, ended
+from fault_tools.injecting import DRAFT, PROMPT, TARGET, Extent, Fault, Injections, Place, SkippedFaultError, ended
 from fault_tools.memory import model_file
+from specrun.hardware.cpu import allowed_cores
+from tests.quotas import cpu_quota
 
 _WRITE = ("generate", PROMPT, "--raw", "-n", "48", "--no-learn")
 _HISTORY = (*_WRITE, "--method", "suffix-automaton", "--history")
@@ -123,6 +126,23 @@ def clock(place: Place, _extent: Extent) -> Injections:
         yield run.injection({0}, lost=negative)
 
 
+def quota(place: Place, _extent: Extent) -> Injections:
+    """Quotas of processor time, of the process's own group and of one above: `doctor` tells them, and all works."""
+    n_cores = len(allowed_cores())
+    for cores in (0.5, 1, 1.5):
+        said = f"{cores:g} of {n_cores} cores, as a cgroup allows, so that 1 thread" if cores < n_cores else "none"
+        for n_below in (0, 1):
+            try:
+                with cpu_quota(cores, n_below) as enter:
+                    run = place.run("doctor", "--json", before=enter)
+                    found = [one["detail"] for one in json.loads(run.stdout or "[]") if one["check"] == "cpu quota"]
+                    lost = "" if found and found[0].startswith(said) else f"the quota of {cores} cores: {found}"
+                    yield run.injection({0, 1}, lost=lost)
+                    yield place.run(*_WRITE, before=enter).injection({0})
+            except OSError as error:
+                raise SkippedFaultError(str(error)) from error
+
+
 Change = Callable[[Path], None]
 
 
@@ -188,5 +208,6 @@ FAULTS = [
     Fault("locale C", locale),
     Fault("odd paths", paths),
     Fault("a clock that jumps", clock),
+    Fault("a quota of processor time", quota),
     *(Fault(f"a model in use that is {what}", partial(changed, *how)) for what, how in _CHANGES.items()),
 ]

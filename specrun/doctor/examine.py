@@ -11,7 +11,7 @@ import specrun
 from specrun.doctor import Finding, folders, installation, machine, probe
 from specrun.doctor.rebuilding import loading_fix
 from specrun.errors import LlamaError
-from specrun.hardware.cpu import cpu_features, read_flags, usable_cores
+from specrun.hardware.cpu import allowed_cores, cpu_features, read_flags, read_quota, usable_cores
 from specrun.hardware.device import offload_devices
 from specrun.hardware.machine import Machine, gpu_driver, nvidia_card, surroundings
 from specrun.hardware.memory import Memory
@@ -36,6 +36,7 @@ def examine(show: Callable[[str], None], debug: bool = False) -> Iterator[Findin
     ram = Memory.read()
     yield machine.free(ram, psutil.virtual_memory().total)
     yield machine.lockable(machine.lock_limit(), ram.available_bytes)
+    yield machine.cpu_quota(read_quota(), len(allowed_cores()))
     yield machine.other_load(load, usable_cores())
     yield from map(folders.writing, folders.folders())
     show("reading from the disk")

@@ -68,6 +68,18 @@ def _is_above_limits(proc: Path) -> bool:
     return bool(int(capabilities, 16) >> _CAP_IPC_LOCK & 1) and users == _ALL_USERS
 
 
+def cpu_quota(quota: float | None, n_cores: int) -> Finding:
+    """How much of the cores' time cgroups leave. quota: in cores; None without a limit. n_cores: that may be used."""
+    if quota is None or quota >= n_cores:
+        return Finding("cpu quota", "ok", "none")
+    threads = "1 thread computes" if quota < 2 else f"{int(quota)} threads compute"
+    detail = f"{round(quota, 2):g} of {n_cores} cores, as a cgroup allows, so that {threads}"
+    if quota >= 1:
+        return Finding("cpu quota", "ok", detail)
+    fix = "allow a core or more, as by `docker run --cpus`, or CPUQuota= of a systemd unit"
+    return Finding("cpu quota", "warn", f"{detail} and stands still {1 - quota:.0%} of the time", fix)
+
+
 def watched() -> OtherLoad:
     """What others take during half a second, in which this process does nothing."""
     watch = LoadWatch(with_names=True)

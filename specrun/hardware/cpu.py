@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from specrun.hardware.memory import kernel_text
+from specrun.hardware.kernel_files import CGROUPS, PROC, groups, kernel_text
 
 _CPUINFO = Path("/proc/cpuinfo")
 
@@ -22,21 +22,52 @@ class Cpu:
     name: str
     n_physical: int  # cores
     n_logical: int  # hardware threads
-    n_usable: int  # physical cores that this process may run on
+    n_usable: int  # threads that have a core each, see `usable_cores`
     features: tuple[str, ...]  # instruction sets that llama.cpp uses, see `cpu_features`
+    quota: float | None = None  # of cgroups, see `read_quota`
 
     @classmethod
     def read(cls, system_info: str) -> Cpu:
         """Read this machine's processor. system_info: the text of `llama_print_system_info`."""
         n_logical = psutil.cpu_count() or 1
         n_physical = psutil.cpu_count(logical=False) or n_logical
-        return cls(_name(), n_physical, n_logical, usable_cores(), cpu_features(system_info))
+        return cls(_name(), n_physical, n_logical, usable_cores(), cpu_features(system_info), read_quota())
 
 
 def usable_cores() -> int:
-    """Number of physical cores that this process may run on. llama.cpp is usually fastest with as many threads."""
+    """Number of threads that have a physical core each, of those that this process may run on and within its quota.
+
+    llama.cpp is usually fastest with as many. Its threads wait for each other, so with more than the quota has, all
+    stand still whenever it is used up.
+    """
     allowed = len(allowed_cores())
-    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
+    return _within_quota(min(psutil.cpu_count(logical=False) or allowed, allowed))
+
+
+def usable_threads() -> int:
+    """Number of hardware threads that this process may run on, within its quota; a core may have two."""
+    return _within_quota(len(allowed_cores()))
+
+
+def _within_quota(n: int) -> int:
+    return max(1, min(n, int(read_quota() or n)))
+
+
+def read_quota(proc: Path = PROC, cgroups: Path = CGROUPS) -> float | None:
+    """How many cores' time cgroups leave this process, e.g. 1.5; None without such a limit. A container's number of
+    CPUs is one, and so is CPUQuota= of systemd. proc, cgroups: as of `groups`.
+    """
+    quotas = [_quota(group, version) for group, version in groups("cpu", proc, cgroups)]
+    return min((quota for quota in quotas if quota), default=None)
+
+
+def _quota(group: Path, version: int) -> float | None:
+    """The quota of one group, in cores; None if it sets none."""
+    names = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    numbers = " ".join(kernel_text(group / name) for name in names).split()  # the time and its period, in microseconds
+    if len(numbers) != 2 or not all(map(str.isdecimal, numbers)) or not int(numbers[1]):  # `max`, -1, or no such file
+        return None
+    return int(numbers[0]) / int(numbers[1])
 
 
 def allowed_cores() -> list[int]:

@@ -15,7 +15,8 @@ from typing import Any
 from specrun.catalog.gguf_file import file_identity
 from specrun.hardware.cpu import Cpu
 from specrun.hardware.device import Device, offload_devices
-from specrun.hardware.memory import Memory, kernel_text
+from specrun.hardware.kernel_files import kernel_text
+from specrun.hardware.memory import Memory
 from specrun.hardware.storage import Storage
 
 _MEMORY_STEP = 2**28  # RAM is compared in units of 256 MiB, as kernel versions reserve slightly different amounts
@@ -106,6 +107,8 @@ def surroundings(machine: Machine, llama_build: str, bindings: str) -> dict[str,
     # Through JSON and back, so that the result equals a result that was saved and loaded.
     values = json.loads(json.dumps(asdict(machine)))
     del values["release"], values["memory"]
+    if machine.cpu.quota is None:
+        del values["cpu"]["quota"]
     devices = values.pop("devices")
     for device in devices:
         del device["free_bytes"], device["pins"]

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import psutil
+
+from specrun.hardware.kernel_files import CGROUPS, PROC, groups, kernel_text
 
 # RAM that is left free for the rest of this process, for the page cache of programs and libraries, and for whatever
 # else runs: a share of what is available, and the least bytes. Chosen by hand; some systems end the largest process
@@ -29,7 +30,7 @@ class Memory:
     available_bytes: int  # that can still be allocated, including memory that the page cache gives up
 
     @classmethod
-    def read(cls, proc: Path = Path("/proc/self"), cgroups: Path = Path("/sys/fs/cgroup")) -> Memory:
+    def read(cls, proc: Path = PROC, cgroups: Path = CGROUPS) -> Memory:
         """The current state. proc: folder that describes this process. cgroups: where the system mounts them."""
         memory = psutil.virtual_memory()
         total, available = int(memory.total), int(memory.available)
@@ -80,14 +81,16 @@ class Pressure:
 
 # The names in each version of cgroups: of the files of limit and usage, and of the keys in memory.stat that count pages
 # of files, without shared memory, which cannot be dropped.
-_Controller: TypeAlias = tuple[str, str, str, str]
-_V1: _Controller = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file")
-_V2: _Controller = ("memory.max", "memory.current", "inactive_file", "active_file")
+_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"),
+    2: ("memory.max", "memory.current", "inactive_file", "active_file"),
+}
 
 
 def cgroup_limits(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
     """(limit, used without page cache) in bytes, for every cgroup with a memory limit around the process `proc`."""
-    for group, (limit_file, usage_file, *keys) in _groups(proc, cgroups):
+    for group, version in groups("memory", proc, cgroups):
+        limit_file, usage_file, *keys = _FILES[version]
         limit, used = _number(kernel_text(group / limit_file)), _number(kernel_text(group / usage_file))
         if limit is None or used is None:
             continue
@@ -95,29 +98,6 @@ def cgroup_limits(proc: Path, cgroups: Path) -> Iterator[tuple[int, int]]:
         yield limit, max(used - sum(int(count) for key, _, count in counts if key in keys), 0)
 
 
-def _groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, _Controller]]:
-    """The process's group and all groups above it up to the mount point, in every hierarchy that counts memory."""
-    for line in kernel_text(proc / "cgroup").splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number != "0" and "memory" not in controllers.split(","):
-            continue
-        controller, mount = (_V2, cgroups) if number == "0" else (_V1, cgroups / "memory")
-        # In a container the path may be the host's; only groups below the mounted group are visible.
-        group = mount / path.lstrip("/")
-        group = group if group.is_dir() else mount
-        while group.is_relative_to(mount):
-            yield group, controller
-            group = group.parent
-
-
 def _number(text: str) -> int | None:
     """The number in a cgroup's file; None if the file is missing (as in the root group) or says `max`."""
     return int(text) if text.strip().isdecimal() else None
-
-
-def kernel_text(path: Path) -> str:
-    """The text of a file of the kernel; empty if there is none, as on macOS or in a sandbox without /proc."""
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""

@@ -65,7 +65,7 @@ def variations(
 ) -> Iterator[tuple[str, LlamaSettings]]:
     """Names and settings to try, each on top of those that were kept before.
 
-    n_logical: logical CPU cores. n_threads: threads of the defaults.
+    n_logical: hardware threads that may be used. n_threads: threads of the defaults.
     can_repack: whether all weights lie in RAM, with room for a re-ordered copy.
     is_split: whether some layers lie in VRAM and some in RAM. n_gpus: GPUs that share the layers; 0 if none holds any.
     has_threshold: whether it is open from how many tokens on passes copy weights to the GPU.

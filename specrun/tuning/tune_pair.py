@@ -18,6 +18,7 @@ from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.engine.trial import best_of, is_faster
 from specrun.hardware import machine
+from specrun.hardware.cpu import usable_threads
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement, place
 from specrun.hardware.residency import RingSettings
@@ -174,7 +175,7 @@ def _try_settings(
     """
     n_gpus = len(here.gpus) if placement.n_gpu_layers else 0
     variations = settings_trials.variations(
-        n_logical=here.cpu.n_logical,
+        n_logical=usable_threads(),
         n_threads=options.settings.threads or here.cpu.n_usable,
         can_repack=placement.can_repack,
         is_split=placement.regime == "partly in VRAM",

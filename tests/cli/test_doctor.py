@@ -18,8 +18,18 @@ from specrun.profiles import lookup, profile_files
 from tests.conftest import SpecrunHere
 from tests.profiles.test_profile import made
 
-CHECKS = {"versions", "backends", "instructions", "profiles", "memory", "lockable memory", "other load", "disk rate"}
-CHECKS |= {"models folder", "cache folder", "data folder", "configuration folder", "hub"}
+CHECKS = {
+    "versions",
+    "backends",
+    "instructions",
+    "profiles",
+    "memory",
+    "lockable memory",
+    "other load",
+    "disk rate",
+    "cpu quota",
+}
+CHECKS |= {"models folder", "cache folder", "data folder", "configuration folder", "hub", "cpu quota"}
 
 FINDINGS = [
     Finding("memory", "ok", "20.00 GB of 32.00 GB free"),

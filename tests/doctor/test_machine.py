@@ -16,7 +16,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
-from specrun.doctor import folders, machine
+from specrun.doctor import Finding, folders, machine
 from specrun.hardware.cpu import usable_cores
 from specrun.hardware.memory import Memory
 from specrun.hardware.other_load import LoadWatch, OtherLoad
@@ -55,6 +55,17 @@ def test_lockable_memory() -> None:
     low = machine.lockable(8_388_608, 20 * GB)
     assert (low.status, low.detail.partition(",")[0]) == ("warn", "8 MB")
     assert "ulimit -l unlimited" in low.fix
+
+
+def test_a_quota_of_processor_time_is_told_with_its_threads() -> None:
+    assert machine.cpu_quota(None, 4) == machine.cpu_quota(4.0, 4) == Finding("cpu quota", "ok", "none")
+    said = {quota: machine.cpu_quota(quota, 4) for quota in (0.5, 1.5, 3.25)}
+    assert [finding.status for finding in said.values()] == ["warn", "ok", "ok"]
+    assert said[0.5].detail == (
+        "0.5 of 4 cores, as a cgroup allows, so that 1 thread computes and stands still 50% of the time"
+    )
+    assert said[1.5].detail == "1.5 of 4 cores, as a cgroup allows, so that 1 thread computes"
+    assert said[3.25].detail == "3.25 of 4 cores, as a cgroup allows, so that 3 threads compute"
 
 
 def test_the_limit_is_the_systems_unless_this_process_stands_above_it(tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ def test_fingerprints(tmp_path: Path) -> None:
         replace(MACHINE, driver=None),
         replace(MACHINE, devices=(replace(GPU, total_bytes=8 * GiB), CPU)),
         replace(MACHINE, cpu=replace(MACHINE.cpu, n_usable=4)),
+        replace(MACHINE, cpu=replace(MACHINE.cpu, quota=1.5)),
         replace(MACHINE, storage=None),
     ]
     changes: list[dict[str, Any]] = [

@@ -14,6 +14,7 @@ from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile, file_identity
 from specrun.display_text import size_text
 from specrun.errors import SpecrunError, UsageError
+from specrun.hardware.cpu import usable_cores
 from specrun.locations import locked, recall, whole_file, write_json
 from specrun.long_run import Run
 from specrun.making.head.estimate import REFERENCE, REFERENCE_CHANCES, Agreement, Gain, gain, head_bytes
@@ -222,6 +223,7 @@ def _learned(
     from specrun.making.head.training import train
 
     torch.manual_seed(0)
+    torch.set_num_threads(min(torch.get_num_threads(), usable_cores()))  # it does not look at quotas
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     lessons = Lessons(work.records, vocabulary, accelerator or torch.device("cpu"))
     head = Head(shape, torch.from_numpy(output_rows(file, vocabulary.kept)), len(vocabulary.read))
