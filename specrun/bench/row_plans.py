@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from specrun.catalog.heads import article
 from specrun.engine import growth_maps
 from specrun.engine.model import Model
-from specrun.engine.overlap import why_no_overlap
 from specrun.llama import AnyHead
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
@@ -29,8 +28,7 @@ _DEEP = 16  # least depth for a method that ends its trees by itself
 OFF_ROW, CHAIN_ROW, TREE_ROW, AUTO_ROW = "off", "chain", "tree", "auto"
 ROWS = (OFF_ROW, CHAIN_ROW, TREE_ROW, AUTO_ROW)
 ALL = (*METHODS, AUTO_ROW)
-OVERLAP = "+overlap"  # ends the name of a row that drafts while the target's passes run
-NAMES = tuple(dict.fromkeys((*ROWS, *ALL, *(name + OVERLAP for name, method in METHODS.items() if method.can_overlap))))
+NAMES = tuple(dict.fromkeys((*ROWS, *ALL)))
 
 
 @dataclass(frozen=True)
@@ -115,18 +113,16 @@ class RowPlans:
                 continue
             if lacking := self._lacking(method):
                 self._note(f"left out {name}: it needs {lacking}")
-            elif OVERLAP in name and self._model.engine.overlap is None:
-                self._note(f"left out {name}: {why_no_overlap(self._model.engine.draft)}")
             else:
                 runnable[name] = method
         return runnable
 
     def _finished(self, plans: dict[str, Plan]) -> dict[str, Plan]:
-        """The plans by row, with the tree shapes that some lack, and with overlap in the rows that ask for it."""
+        """The plans by row, with the tree shapes that some lack."""
         if self._is_one_path:
             plans = {name: plan.on_one_path() for name, plan in plans.items()}
         shaped = self._model.plans.shaped(list(plans.values()), self._settings.sampling.temperature)
-        return {name: replace(plan, overlap=OVERLAP in name) for name, plan in zip(plans, shaped, strict=True)}
+        return dict(zip(plans, shaped, strict=True))
 
     def _sized(self, method: Method, best: dict[str, Plan]) -> Plan:
         """A plan of the method as large as the best chain or tree, or of the profile's size if it is adaptive."""
@@ -169,5 +165,4 @@ def _sized_by_the_best(name: str) -> bool:
 
 def method_of(row: str) -> Method | None:
     """The method that a row names; None for `auto`."""
-    plain = row.removesuffix(OVERLAP)
-    return METHODS.get(ALIASES.get(plain, plain))
+    return METHODS.get(ALIASES.get(row, row))

@@ -35,7 +35,7 @@ class BenchOptions:
     methods: str = option(
         "chain,tree,auto",
         "LIST",
-        "Rows besides off: chain, tree, auto, names of `specrun methods`, NAME+overlap, or all.",
+        "Rows besides off: chain, tree, auto, names of `specrun methods`, or all.",
     )
     datastore: Datastore = None
     growth_map: GrowthMap = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specrun.engine.overlap import Overlap
 from specrun.llama import AnyDraft, DraftContext, TargetContext
 from specrun.llama.draft import SavedDraft
 from specrun.llama.lane_cells import CellLedger, LaneCells
@@ -45,12 +44,6 @@ class Engine:
     draft: AnyDraft | None  # None without a draft model
     ctx_size: int  # most tokens of prompt and completion together. The contexts have further cells for a tree.
     sources: SourceSet | None = None  # the draft sources, for methods that use them
-    wants_overlap: bool | None = None  # whether to draft while the target's passes run; None does as the plan says
-
-    def __post_init__(self) -> None:
-        # Drafting ahead goes back and forth between texts, for which a recurrent draft keeps too few states. And a head
-        # needs the states that the pass gives.
-        self.overlap = Overlap(self.target, self.draft) if isinstance(self.draft, DraftContext) else None
 
     def read_for_draft(self, tokens: Sequence[int]) -> None:
         """Let a head draft anywhere along a text that the target did not write just now: the target reads the text for

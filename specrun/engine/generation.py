@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import InitVar, dataclass, field
 
 from specrun import clock
 from specrun.engine.engine import Engine
@@ -73,8 +73,6 @@ class Generation:
             raise PromptError(
                 f"the prompt has {n_prompt} tokens and the context {ctx_size}; shorten it or give a larger --ctx-size"
             )
-        if self.engine.overlap:
-            self.engine.overlap.forget()
         self._started = clock.now()
         self.statistics.prompt_tokens_decoded = self.target.begin_prompt(self.request.prompt)
 
@@ -118,14 +116,12 @@ class Generation:
         candidates = ModelCandidates(draft, self.sampler) if draft else None
         drafting = Drafting(plan, self.request.sampling.temperature, candidates, guide or self.plans.guide, sources)
         has_room = limits.depth >= 1 and limits.budget >= 2
-        overlap = self.engine.overlap if budget is None and has_room else None
-        ready = overlap.take(plan, limits) if overlap else None
         # The end of a prompt may wait for the first pass, which then also gives a head the states that it lacks.
         can_draft = has_room and (self.target.has_states or not plan.method.needs_draft)
-        drafter = drafting.drafter() if can_draft and not ready else None
+        drafter = drafting.drafter() if can_draft else None
         tokens = self.target.tokens
-        turn = Turn(self, drafting, limits, sources, ready)
-        turn.draft = ready or (drafter.draft(tokens, limits) if drafter else Draft(TokenTree.root_only(tokens[-1])))
+        turn = Turn(self, drafting, limits, sources)
+        turn.draft = drafter.draft(tokens, limits) if drafter else Draft(TokenTree.root_only(tokens[-1]))
         turn.draft_seconds = clock.now() - started
         return turn
 
@@ -148,7 +144,6 @@ class Generation:
         done = Pass(turn.draft.tree, accepted, tokens, finish, padding, self._logprobs(turn, tokens))
         assert self._clock
         self.statistics.count(done)
-        self.statistics.ready += turn.ready is not None
         self._clock.read(self.statistics)
         if self.statistics.passes == 1:
             self.statistics.first_token_seconds = clock.now() - self._started
@@ -198,7 +193,6 @@ class Turn:
     drafting: Drafting  # what its tree is drafted from
     limits: DraftLimits
     sources: SourceSet | None  # the draft sources in use
-    ready: Draft | None = None  # drafted during the pass before
     draft_seconds: float = 0.0
     draft: Draft = field(init=False)
     rows: Logits = field(init=False)  # float32[len(tree), n_vocab], the target's, which the next pass overwrites
@@ -213,19 +207,6 @@ class Turn:
         """Keep the `n` likeliest nodes of the tree, root included."""
         if n < len(self.draft.tree):
             self.draft = self.draft.limited(n, self.limits.leaves)
-
-    def score(self) -> Logits:
-        """The target's logits for the tree of a text alone. Meanwhile trees may be drafted for likely outcomes."""
-        engine, text, plan = self.text.engine, self.text, self.drafting.plan
-        wants_overlap = plan.overlap if engine.wants_overlap is None else engine.wants_overlap
-        if not (wants_overlap and engine.overlap and plan.method.can_overlap):
-            return text.target.score(self.draft.tree)
-        tokens_left = text.tokens_left
-
-        def limits_behind(n_tokens: int) -> DraftLimits:
-            return replace(self.limits, depth=min(plan.depth, tokens_left - n_tokens - 1))
-
-        return engine.overlap.score(self.draft.tree, self.drafting, limits_behind, text.ends_text)
 
     def accept(self, rows: Logits) -> None:
         """Accept a path of the tree by the target's logits, up to the end of the text."""

@@ -65,8 +65,8 @@ def _expected(plans: Sequence[Plan], begin_with: Profile | None, temperature: fl
         return untried(plans)
     tuned = begin_with.at(temperature)
     plain = tuned.plain_tokens_per_second
-    measured = {(expected.plan.method, expected.plan.overlap): expected for expected in tuned.expected}
-    known = [replace(measured[p.method, p.overlap], plan=p) for p in plans if (p.method, p.overlap) in measured]
+    measured = {expected.plan.method: expected for expected in tuned.expected}
+    known = [replace(measured[p.method], plan=p) for p in plans if p.method in measured]
     tried = {expected.plan for expected in known}
     off = ExpectedPlan(OFF.plan(), plain, 0.0)
     return [*known, *([] if off.plan in tried else [off]), *untried([p for p in plans if p not in tried], plain)]

@@ -16,7 +16,6 @@ from specrun.engine.default_settings import lost_bits, of_draft
 from specrun.engine.draft_loading import checked_head, make_drafts
 from specrun.engine.gpu_attention import attention_on_gpus
 from specrun.engine.kept_states import KeptStates
-from specrun.engine.overlap import why_no_overlap
 from specrun.engine.placing import gpus_of, plan_placement, target_states, without_layers
 from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
@@ -151,8 +150,6 @@ def _load(
         warm_up(context)
     if draft_model:
         drafts = make_drafts(draft_model, head, targets[0], plans, draft_settings, configured, resources)
-        if options.overlap and (reason := why_no_overlap(drafts[0])):
-            notices.append(f"--overlap is left out: {reason}")
         if draft_settings.gpu_layers and isinstance(drafts[0], DraftContext):
             warm_up(drafts[0].context)
     ctx_size = context_length(options.ctx_size, n_ctx_train)

@@ -92,7 +92,7 @@ class Model:
         self.exactness = self._exactness(options, plans)
         for target in pair.targets:
             target.padding = self.exactness.sizes
-        self.lanes = self._lanes(options, sources.set)
+        self.lanes = self._lanes(sources.set)
         self.engine = self.lanes.engines[0]
         if options.profile:
             pair.target.wait_for(most_waiting(options.profile.costs.target))
@@ -107,7 +107,7 @@ class Model:
         self.plans = RunPlans(self.engine, plans, profile, options.follow, known, self._guesses, draft_table)
         self._known[None] = self.plans, self._learner
 
-    def _lanes(self, options: RunOptions, sources: SourceSet) -> Lanes:
+    def _lanes(self, sources: SourceSet) -> Lanes:
         """An engine for each text that can be written at a time. `sources` are those of the first; the others draft
         from their own texts only, as a datastore need not be in memory twice.
         """
@@ -119,7 +119,7 @@ class Model:
         for i, target in enumerate(pair.targets if is_shared else pair.targets[:1]):
             own = sources if i == 0 else RunSources(pair.model, None, False, self.notices.append).set
             draft = pair.drafts[i] if pair.drafts else None
-            engines.append(Engine(target, draft, pair.ctx_size, own, options.overlap))
+            engines.append(Engine(target, draft, pair.ctx_size, own))
         return Lanes(engines)
 
     def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:

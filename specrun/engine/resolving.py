@@ -56,7 +56,6 @@ def run_options(
         residency=machine.residency,
         datastore=speculation.datastore,
         history=speculation.history,
-        overlap=speculation.overlap,
         may_shrink=speculation.is_auto,
         chat_template=prompt_tokens.given_template(models.chat_template)
         if models.chat_template

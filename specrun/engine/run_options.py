@@ -46,7 +46,6 @@ class RunOptions:
     residency: ResidencyChoice = "auto"  # whether specrun streams weights that do not fit into RAM, where it can
     ring: RingSettings = field(default_factory=RingSettings)  # how it reads them; a profile has its own
     most_ram: int | None = None  # bytes of RAM that both models may take; None for all that is free
-    overlap: bool | None = None  # whether to draft while the target's passes run; None: as the plan says
     chat_template: str | None = None  # Jinja, or a name of llama.cpp's; None: the target's own
     steps_down: int = 0  # smaller placements to begin with, because passes ran out of memory with those before
     may_shrink: bool = False  # whether the bounds of `plans` are left to specrun, so that they may be smaller

@@ -41,14 +41,12 @@ class Statistics:
     first_token_seconds: time from the start to the end of the first pass.
     seconds: time from the start of the first pass to the end of the last pass.
     target_seconds: time in target passes.
-    draft_seconds: time in draft passes while no target pass ran.
-    overlapped_seconds: time in draft passes while a target pass ran.
-    draft_passes: number of draft passes, those that ran during a target pass too.
+    draft_seconds: time in draft passes.
+    draft_passes: number of draft passes.
     bytes_read: of streamed weights, from the start of the first pass to the end of the last pass.
     wait_seconds: time in target passes that was spent waiting for streamed weights.
     experts_used: experts that passes used where specrun keeps some of them in memory, each counted once in a pass.
     experts_found: how many of them were in memory.
-    ready: number of passes whose tree was drafted during the pass before.
     accepted: number of passes for each accepted length; index 0 is length 1.
     offered: number of passes that reached a node with children, for each depth of the children; index 0 is depth 1.
     matched: number of passes that accepted one of these children, for each depth; index 0 is depth 1.
@@ -65,13 +63,11 @@ class Statistics:
     seconds: float = 0.0
     target_seconds: float = 0.0
     draft_seconds: float = 0.0
-    overlapped_seconds: float = 0.0
     draft_passes: int = 0
     bytes_read: int = 0
     wait_seconds: float = 0.0
     experts_used: int = 0
     experts_found: int = 0
-    ready: int = 0
     accepted: list[int] = field(default_factory=list)
     offered: list[int] = field(default_factory=list)
     matched: list[int] = field(default_factory=list)
@@ -151,26 +147,22 @@ class Clock:
         statistics.seconds = now[0] - before[0]
         statistics.target_seconds = now[1] - before[1]
         statistics.draft_seconds = now[2] - before[2]
-        statistics.overlapped_seconds = now[3] - before[3]
-        statistics.wait_seconds = now[4] - before[4]
-        statistics.bytes_read = now[5] - before[5]
-        statistics.experts_used = now[6] - before[6]
-        statistics.experts_found = now[7] - before[7]
-        statistics.draft_passes = now[8] - before[8]
+        statistics.wait_seconds = now[3] - before[3]
+        statistics.bytes_read = now[4] - before[4]
+        statistics.experts_used = now[5] - before[5]
+        statistics.experts_found = now[6] - before[6]
+        statistics.draft_passes = now[7] - before[7]
 
-    def _now(self) -> tuple[float, float, float, float, float, int, int, int, int]:
-        """The same of all texts that the engine has written, in the order of `read`. Heads have no overlap."""
-        target, draft, overlap = self._engine.target.context, self._engine.draft, self._engine.overlap
-        overlapped = overlap.seconds if overlap else 0.0
-        drafted = draft.context.decode_seconds - overlapped if draft else 0.0
+    def _now(self) -> tuple[float, float, float, float, int, int, int, int]:
+        """The same of all texts that the engine has written, in the order of `read`."""
+        target, draft = self._engine.target.context, self._engine.draft
         weights = target.weights
         waited, read = (weights.wait_seconds, weights.bytes_read) if weights else (0.0, 0)
         used, found = weights.found if isinstance(weights, ExpertWeights) else (0, 0)
         return (
             clock.now(),
             target.decode_seconds,
-            drafted,
-            overlapped,
+            draft.context.decode_seconds if draft else 0.0,
             waited,
             read,
             used,

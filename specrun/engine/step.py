@@ -31,10 +31,7 @@ def step(texts: Sequence[Generation], readers: Sequence[Generation], sharing: Sh
 
 
 def scores(turns: Sequence[Turn], readers: Sequence[Generation] = ()) -> list[Logits]:
-    """The target's logits for each tree, from one pass, which also reads a portion of the readers' prompts.
-
-    During the pass of a text alone, the trees for its likeliest outcomes may be drafted ahead (`overlap`).
-    """
+    """The target's logits for each tree, from one pass, which also reads a portion of the readers' prompts."""
     if len(turns) == 1 and not readers:
-        return [turns[0].score()]
+        return [turns[0].text.target.score(turns[0].draft.tree)]
     return score_together([(turn.text.target, turn.draft.tree) for turn in turns], [one.target for one in readers])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,16 +111,6 @@ class LlamaContext(library.Closing):
             self.handle = None
         if self._pool:
             self._pool.close()
-
-    @contextmanager
-    def half_of_the_threads(self) -> Iterator[None]:
-        """Inside the block, passes use half of the threads (at least one), so that others can run at the same time."""
-        threads = llama_cpp.llama_n_threads(self.handle), llama_cpp.llama_n_threads_batch(self.handle)
-        llama_cpp.llama_set_n_threads(self.handle, *(max(n // 2, 1) for n in threads))
-        try:
-            yield
-        finally:
-            llama_cpp.llama_set_n_threads(self.handle, *threads)
 
     def set_threads(self, n: int) -> None:
         """Let later passes use `n` threads, at most as many as at first; large ones as many as the settings say."""

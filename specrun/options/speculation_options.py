@@ -68,10 +68,6 @@ class SpeculationOptions:
     growth_map: GrowthMap = None
     datastore: Datastore = None
     history: bool = _flag("Also draft from earlier sessions with --history, and save this one on this machine.")
-    overlap: bool | None = _option(
-        None, None, "Whether to draft while the target's pass runs. By default where `specrun tune` measured that it "
-        "pays.", "--overlap/--no-overlap"
-    )
     budget: Budget = None
     depth: Depth = None
     width: int | None = _option(
@@ -131,8 +127,6 @@ class SpeculationOptions:
         method = registry.find(name)
         if DATASTORE in method.needs and self.datastore is None:
             raise UsageError(f"--method {name} needs a --datastore; `specrun datastore` makes one")
-        if self.overlap and not method.can_overlap:
-            raise UsageError(f"--overlap goes with methods that have a draft model and sample and match, not {name}")
         if self.growth_map is None:
             return method.plan(self.budget, self.depth, self.width)
         if not method.wants_shape or not self.is_open:

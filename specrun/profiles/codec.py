@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -115,12 +115,11 @@ def _sizes_fields(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
-    bounds = {name: getattr(plan, name) for name in ("budget", "depth", "width", "overlap")}
+    bounds = {name: getattr(plan, name) for name in ("budget", "depth", "width")}
     shape = {"children": list(plan.shape.child_counts)} if plan.shape else {}
     return {"method": plan.method.name, **bounds, **shape}
 
 
 def _plan_from_json(value: dict[str, Any], _type: type) -> Plan:
     plan = Plan(METHODS[value["method"]], int(value["budget"]), int(value["depth"]), int(value["width"]))
-    plan = replace(plan, overlap=bool(value.get("overlap")))
     return plan.shaped(TreeShape.of_children(value["children"])) if "children" in value else plan

@@ -96,14 +96,3 @@ class Guesses(Protocol):
     def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
         """At most `count` tokens that could follow the committed text and `path`, each with its chance, best first."""
         ...
-
-
-@dataclass(frozen=True)
-class GuessesBehind:
-    """The guesses as they would be if `path` had been committed."""
-
-    guesses: Guesses
-    path: Sequence[int]
-
-    def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
-        return self.guesses.children([*self.path, *path], count)

@@ -109,13 +109,6 @@ class Method:
         return DRAFT in self.needs or self.head is not None
 
     @property
-    def can_overlap(self) -> bool:
-        """Whether drafting may run during a target pass, where the time decides how many trees are drafted. So the text
-        must not depend on the trees. A head needs the states of that pass.
-        """
-        return DRAFT in self.needs and not self.samples
-
-    @property
     def is_adaptive(self) -> bool:
         """Whether cost tables decide the size of each of its trees."""
         return PROFILE in self.needs
@@ -169,7 +162,6 @@ class Plan:
     depth: int = 0  # most drafted tokens on a path
     width: int = 1  # most nodes that one draft pass expands
     shape: TreeShape | None = None  # of every tree, for methods whose trees all have the same shape
-    overlap: bool = False  # whether to draft while the target's pass runs
 
     def __post_init__(self) -> None:
         # The depth comes first, because a chain's budget follows from it.
@@ -190,8 +182,8 @@ class Plan:
         return self.shaped(TreeShape.chain(self.shape.depth))
 
     def follows(self, method: Method) -> Plan:
-        """The plan with the same bounds and another method, without overlap."""
-        return replace(self, method=method, overlap=False)
+        """The plan with the same bounds and another method."""
+        return replace(self, method=method)
 
     @property
     def drafts(self) -> bool:
@@ -224,7 +216,7 @@ class Plan:
         return self.method.options(self)
 
     def __str__(self) -> str:
-        return self.method.label(self) + (", drafted ahead" if self.overlap else "")
+        return self.method.label(self)
 
 
 OFF: Method = Method(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from specrun import clock
 from specrun.engine.generation import Generation
@@ -29,8 +29,6 @@ Prompt = tuple[str, list[int]]  # the kind of text, and token ids
 _LEAST_PASSES = 3  # of a text, however long they take
 _UNTIMED = 1  # passes of a text in which caches still hold what was there before
 _USUAL_CHANCE = 0.7  # that a drafted token is right, before any was seen
-_HIDDEN = 0.05  # least share of the time that drafting takes where drafting ahead is tried; it cannot save more
-_AHEAD_WINS = 1.03  # times the rate without that drafting ahead must have
 _LEAST_ERROR = 0.03  # relative error of a rate at least: the machine's speed varies by about as much
 
 
@@ -52,13 +50,11 @@ class _Written:
     tokens: int = 0
     passes: int = 0
     seconds: float = 0.0
-    draft_seconds: float = 0.0
 
     def add(self, records: Sequence[PassRecord]) -> None:
         self.tokens += sum(one.n_tokens for one in records)
         self.passes += len(records)
         self.seconds += sum(one.seconds for one in records)
-        self.draft_seconds += sum(one.draft_seconds for one in records)
 
     @property
     def rate(self) -> float:
@@ -108,10 +104,9 @@ def learn(
         tokens += written
         if i == 0:
             meter.add([*prompt, *written], len(prompt) - 1)
-    ahead = _ahead(model, plan, guide, temperature, prompts[-1][1], n_tokens, whole, run)
     ratio = math.exp(statistics.mean(ratios))
     error = ratio * max(_LEAST_ERROR, statistics.stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else 0.3)
-    drafting = ExpectedPlan(replace(plan, overlap=ahead), ratio * plain, error * plain)
+    drafting = ExpectedPlan(plan, ratio * plain, error * plain)
     expected = sorted([drafting, off], key=lambda one: -one.tokens_per_second)
     calibration = guide.calibration.with_run()
     # Where nothing pays the adaptive tree drafts nothing, and is as fast as plain decoding but for noise.
@@ -130,27 +125,3 @@ def _write(
         if n_passes >= _LEAST_PASSES and run.is_over():
             break
     return plans.records
-
-
-def _ahead(
-    model: Model,
-    plan: Plan,
-    guide: Guide,
-    temperature: float,
-    prompt: list[int],
-    n_tokens: int,
-    before: _Written,
-    run: Run,
-) -> bool:
-    """Whether drafting while the target's pass runs is faster, by the last text written once more in both ways."""
-    is_hidden = before.draft_seconds < _HIDDEN * before.seconds
-    if is_hidden or run.is_over() or not (model.engine.overlap and plan.method.can_overlap):
-        return False
-    rates = []
-    for overlap in (False, True):
-        run.show(f"drafting {'ahead' if overlap else 'in turn'} at temperature {temperature:g}")
-        plans = _Kept(replace(plan, overlap=overlap), Guide(guide.costs, guide.calibration.with_run(), guide.rate))
-        one = _Written()
-        one.add(_write(model, plans, prompt, temperature, 0, n_tokens, run)[_UNTIMED:])
-        rates.append(one.rate)
-    return rates[1] > _AHEAD_WINS * rates[0]

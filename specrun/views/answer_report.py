@@ -53,7 +53,6 @@ def as_json(completion: Completion, model: Model, answer: str, thinking: str) ->
         "wait_seconds": round(s.wait_seconds, 6),
         "expert_hit_rate": _rounded(s.expert_hit_rate),
         "memory": {"ram_bytes": held_bytes(), "vram_bytes": _vram_bytes(model)},
-        "drafted_ahead": s.ready,
         "plan": str(completion.plans),
         "drafted_tokens": s.drafted,
         "acceptance_rate": _rounded(s.acceptance_rate),
@@ -93,9 +92,6 @@ def as_text(completion: Completion, model: Model) -> str:
         lines.append(f"padding     {s.padding / n_passes:.1f} tokens a pass")
     if exactness.is_exact:
         lines.append(f"exactness   {exactness}")
-    if s.overlapped_seconds:
-        ms = 1e3 * s.overlapped_seconds / n_passes
-        lines.append(f"overlap     {s.ready} of {s.passes} trees were ready; drafting took {ms:.2f} ms during a pass")
     if s.acceptance_rate is not None:
         share = "" if s.draft_to_target is None else f"; a draft pass takes {s.draft_to_target:.2g} of a target pass"
         nodes = f"{1 + s.drafted / n_passes:.1f} nodes a pass"

@@ -31,20 +31,6 @@ def test_json_rows_have_what_others_rely_on(specrun: Specrun, tmp_path: Path) ->
     assert all(row["tokens_per_pass"] >= 1 for row in rows)
 
 
-def test_rows_drafted_ahead(specrun: Specrun, tmp_path: Path) -> None:
-    names = ["chain+overlap", "specexec", "specexec+overlap"]
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"prompt": "def f(x):"}\n')
-    result = specrun(
-        "bench", "--prompts", prompts, "-n", "8", "--repeat", "1", "--methods", ",".join(names), "-o", "json"
-    )
-    assert result.code == 0, result.stderr
-    rows = {row["method"]: row for row in json.loads(result.stdout)}
-    assert list(rows) == ["off", *names]
-    assert [name for name, row in rows.items() if "drafted ahead" in row["plan"]] == [names[0], names[2]]
-    assert rows["off"]["draft_ms"] == 0 < rows["specexec"]["draft_ms"]
-
-
 def test_without_a_draft_rows_that_need_one_are_left_out(specrun: Specrun, tmp_path: Path) -> None:
     options = ["--draft", "none", "--methods", "chain,draftless,auto", "--prompts", prompts_file(tmp_path)]
     result = specrun("bench", *options, "-o", "json", *QUICK)
@@ -76,16 +62,15 @@ def test_a_sweep_covers_the_grid(specrun: Specrun, tmp_path: Path) -> None:
 
 def test_a_grid_of_ones_own_for_any_method(specrun: Specrun, tmp_path: Path) -> None:
     result = specrun(
-        "bench", "--prompts", prompts_file(tmp_path), "--methods", "chain,tree,sequoia,sequoia-match+overlap",
+        "bench", "--prompts", prompts_file(tmp_path), "--methods", "chain,tree,sequoia,sequoia-match",
         "--budgets", "4,16", "--depths", "2,8", "-o", "json", "--plot", tmp_path / "a.png", *QUICK,
     )  # fmt: skip
     assert result.code == 0, result.stderr
     rows = {row["method"]: row for row in json.loads(result.stdout)}
     trees = ["4 x 2", "4 x 3", "16 x 2", "16 x 8"]
-    names = [f"{name} {size}" for name in ("tree", "sequoia", "sequoia-match+overlap") for size in trees]
+    names = [f"{name} {size}" for name in ("tree", "sequoia", "sequoia-match") for size in trees]
     assert list(rows) == ["off", "chain 2", "chain 8", *names]
     assert (rows["tree 4 x 3"]["budget"], rows["tree 4 x 3"]["depth"]) == (4, 3)
-    assert "drafted ahead" in rows["sequoia-match+overlap 4 x 2"]["plan"]
     for name in ("chain 8", "tree 16 x 8"):
         shares = rows[name]["acceptance_by_depth"]
         assert 1 <= len(shares) <= 8

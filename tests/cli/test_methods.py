@@ -48,17 +48,6 @@ def test_the_embedded_target_has_drafts_by_name(here: SpecrunHere) -> None:
     here(*WRITE, "--draft", "other").assert_fails(2, "--draft needs a target", "--target")
 
 
-def test_drafting_may_overlap_the_targets_passes(here: SpecrunHere) -> None:
-    off = json.loads(here(*WRITE, "--method", "off").stdout)
-    for method in ("chain", "specexec"):
-        result = here(*WRITE, "--method", method, "--overlap", "--stats")
-        assert json.loads(result.stdout)["token_ids"] == off["token_ids"]
-        assert "trees were ready" in result.stderr
-    assert "trees were ready" not in here(*WRITE, "--method", "chain", "--no-overlap", "--stats").stderr
-    here(*WRITE, "--method", "rsd", "--overlap").assert_fails(2, "rsd", "--overlap", "sample and match")
-    here(*WRITE, "--method", "draftless", "--overlap").assert_fails(2, "draftless", "--overlap", "draft model")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sequoia", "block-verification", "spectr", "multi-candidate"])
 def test_what_draws_writes_a_text_of_its_own_that_a_seed_gives_again(here: SpecrunHere, name: str) -> None:

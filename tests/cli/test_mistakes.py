@@ -23,6 +23,7 @@ from tests.conftest import SCRIPT_TEXT, SpecrunHere
         (["-hello there"], "specrun generate -- '-hello there'"),
         (["--what is this"], "specrun generate -- '--what is this'"),
         (["-5"], "specrun generate -- -5"),
+        (["--overlap", "x"], "there is no option --overlap"),
         (["--debug", "x"], "specrun --debug generate"),
         (["--mlock", "x"], "--load-mode mlock"),
         (["why", "is"], "quotes"),

@@ -64,7 +64,7 @@ def test_texts_with_the_adaptive_tree_and_plain_decoding_are_compared(tuned: dic
         rates = [entry["tokens_per_second"] for entry in expected]
         assert rates == sorted(rates, reverse=True)
         assert all(entry["error"] > 0 for entry in expected)
-        names = ("method", "budget", "depth", "overlap")
+        names = ("method", "budget", "depth")
         own = next(entry for entry in expected if all(entry[name] == plan[name] for name in names))
         assert own["tokens_per_second"] == plan["predicted_tokens_per_second"]
         off = next(entry for entry in expected if entry["method"] == "off")

@@ -284,10 +284,6 @@ def test_a_recurrent_draft_drafts_for_one_text_at_a_time(here: SpecrunHere, tmp_
     assert vocabulary[: len(gguf.GGUFReader(draft).fields[TOKENS].contents())] == vocabulary[:-1]
     result = here("generate", "x", "-m", target, "-md", draft)
     assert (result.code, result.stdout, result.stderr) == (0, f"{SCRIPT_TEXT}\n", "")
-    result = here("generate", "x", "-m", target, "-md", draft, "--overlap")
-    assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n")
-    assert result.stderr.count("\n") == 1
-    assert "--overlap is left out" in result.stderr
 
 
 def test_a_recurrent_model_can_be_talked_with(here: SpecrunHere, tmp_path: Path) -> None:

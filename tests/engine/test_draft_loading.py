@@ -48,7 +48,6 @@ def test_a_head_is_loaded_where_a_plan_drafts(head: Path) -> None:
     with Model(options(head, EAGLE3.plan(8, 4))) as model:
         assert isinstance(model.engine.draft, HeadDraft)
         assert model.engine.target.states is not None
-        assert model.engine.overlap is None
         assert model.notices == []
     with Model(options(head, OFF.plan())) as model:
         assert model.engine.draft is None
@@ -126,12 +125,9 @@ def test_the_memory_of_states_is_planned(head: Path) -> None:
 def test_the_commands_take_a_head(here: SpecrunHere, head: Path) -> None:
     arguments = ("generate", "def f(x):", "-n", "16", "--temp", "0", "-m", embedded.TARGET, "-md", head)
     plain = here(*arguments, "--speculate", "off")
-    for more in (["--method", "eagle3"], ["--speculate", "chain"], []):
+    for more in (["--method", "eagle3"], ["--speculate", "chain"], ["--speculate", "tree"], []):
         result = here(*arguments, *more)
         assert (result.code, result.stdout) == (0, plain.stdout)
-    told = here(*arguments, "--speculate", "tree", "--overlap")
-    assert (told.code, told.stdout) == (0, plain.stdout)
-    assert "--overlap is left out: small head drafts from the hidden states that the pass gives" in told.stderr
 
 
 @pytest.mark.slow

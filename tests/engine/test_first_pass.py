@@ -191,7 +191,7 @@ def test_the_process_gets_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     options = RunOptions(
         target=Path("target.gguf"),
         draft=Path("draft.gguf"),
-        plans=(SPECEXEC.plan(16, 8), replace(CHAIN.plan(depth=4), overlap=True)),
+        plans=(SPECEXEC.plan(16, 8), CHAIN.plan(depth=4)),
         largest=SEQUOIA_MATCH.plan(5, 2).shaped(TreeShape.of_children([2, 0, 1, 0])),
         ctx_size=64,
         settings=LlamaSettings(threads=1, tensor_split=(3.0, 1.0), rpc=("host:50052",)),
@@ -202,7 +202,6 @@ def test_the_process_gets_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         history=True,
         residency="off",
         ring=RingSettings(n_slots=5),
-        overlap=False,
         steps_down=2,
         parallel=4,
         chat_template="chatml",

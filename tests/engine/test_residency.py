@@ -91,18 +91,6 @@ def test_the_text_is_the_same_bit_for_bit(
 
 
 @pytest.mark.slow
-def test_the_text_is_the_same_where_the_draft_drafts_ahead(
-    model: Path, random_model: Path, limited: Callable[[Path, int], None]
-) -> None:
-    sampling = SamplingParameters(temperature=0.8)
-    plain = written(model, random_model, OFF.plan(), sampling)
-    limited(model, 3)
-    plan = replace(SPECEXEC.plan(16, 4), overlap=True)
-    for result, reference in zip(written(model, random_model, plan, sampling), plain, strict=True):
-        assert first_difference(result, reference) is None
-
-
-@pytest.mark.slow
 def test_the_embedded_pair_is_the_same_bit_for_bit(limited: Callable[[Path, int], None]) -> None:
     sampling = SamplingParameters(temperature=0.8)
     plain = written(embedded.TARGET, embedded.DRAFT, OFF.plan(), sampling)

@@ -14,7 +14,7 @@ from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY
 from tests.engines import first_difference
-from tests.gpu.pairs import GREEDY, N_UNITS, ROOMY, SAMPLED, TREE, assert_exact, pair, single, texts
+from tests.gpu.pairs import GREEDY, N_UNITS, SAMPLED, TREE, assert_exact, pair, single, texts
 from tests.models import light_draft, wide_heads, wide_target
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -61,13 +61,6 @@ def test_the_text_does_not_depend_on_where_the_draft_is() -> None:
             written.append(texts(model.engine, SAMPLED, TREE))
     assert first_difference(written[1], written[0]) is None
     assert first_difference(written[2], written[0]) is None
-
-
-def test_drafting_ahead() -> None:
-    ahead = replace(TREE, overlap=True)
-    with pair(LlamaSettings(gpu_layers=5), plan=replace(ROOMY, overlap=True)) as model:
-        model.engine.target.padding = single(16)
-        assert_exact(model.engine, (ahead,))
 
 
 @pytest.mark.parametrize("budget", [2, 5, 64, 256])

@@ -29,13 +29,13 @@ def context(model: LlamaModel) -> LlamaContext:
 
 
 def all_logits(context: LlamaContext) -> Logits:
-    """float32[40, n_vocab]: a large pass, then small ones with all threads and with half of them."""
+    """float32[40, n_vocab]: a large pass, then small ones with all threads and with one."""
     rows = [context.decode(committed_tokens(TOKENS, 0, 1, len(TOKENS))).copy()]
     for n in range(4):
         rows.append(context.decode(committed_tokens([n], 32 + n, 1, 1)).copy())
-    with context.half_of_the_threads():
-        for n in range(4, 8):
-            rows.append(context.decode(committed_tokens([n], 32 + n, 1, 1)).copy())
+    context.set_threads(1)
+    for n in range(4, 8):
+        rows.append(context.decode(committed_tokens([n], 32 + n, 1, 1)).copy())
     return np.concatenate(rows)
 
 

@@ -1,7 +1,7 @@
 """The whole engine in random order: whatever was written before, a text is what plain decoding writes, bit for bit.
 
-Prompts that share a beginning with the text before; plain decoding, chains and trees, drafted before a pass or while it
-runs; greedy, sampled and with penalties; texts that are abandoned after any pass, passes of target and draft that fail
+Prompts that share a beginning with the text before; plain decoding, chains and trees; greedy, sampled and with
+penalties; texts that are abandoned after any pass, passes of target and draft that fail
 or are interrupted at any moment, and emptied caches. Every committed token, and every logit that it was sampled from,
 is compared with plain decoding in a fresh context.
 """
@@ -43,9 +43,8 @@ PLANS = (
     CHAIN.plan(depth=4),
     SPECEXEC.plan(12, 4),
     LARGEST,
-    replace(LARGEST, overlap=True),
-    replace(CHAIN.plan(depth=3), overlap=True),
-    replace(ADAPTIVE.plan(32, 8, 8), overlap=True),
+    CHAIN.plan(depth=3),
+    ADAPTIVE.plan(32, 8, 8),
     MERGED.plan(32, 8, 8),
     DRAFTLESS.plan(16),
 )

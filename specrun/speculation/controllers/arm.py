@@ -109,10 +109,10 @@ class Arm:
 
 
 def arms_of(expected: Sequence[ExpectedPlan]) -> list[Arm]:
-    """An arm of plain decoding, and one of each plan that drafts: first draft sources alone, last what drafts ahead."""
+    """An arm of plain decoding, and one of each plan that drafts, those without a draft model first."""
     plain = next((e.tokens_per_second for e in expected if not e.plan.drafts), 1.0)
     arms = [Arm(e.plan, e.tokens_per_second / plain, e.error / plain, e.is_known) for e in expected if e.plan.drafts]
-    arms.sort(key=lambda arm: (arm.plan.overlap, arm.plan.method.needs_draft))
+    arms.sort(key=lambda arm: arm.plan.method.needs_draft)
     return [Arm(OFF.plan(), 1.0, 0.0, True), *arms]
 
 
