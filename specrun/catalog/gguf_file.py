@@ -63,6 +63,12 @@ class GgufFile:
         return one_line(str(self.metadata.get("general.name") or self.path.name))
 
     @property
+    def chat_template(self) -> str | None:
+        """The chat template; None if there is none, or only white space."""
+        template = self.metadata.get("tokenizer.chat_template")
+        return template if isinstance(template, str) and template.strip() else None
+
+    @property
     def n_layers(self) -> int:
         """Number of layers, MTP layers included."""
         return self.number("block_count")

@@ -74,7 +74,7 @@ def _file_facts(file: GgufFile) -> dict[str, Any]:
         "tokenizer": tokenizer
         | {"pre": metadata.get("tokenizer.ggml.pre"), "tokens": file.n_vocab}
         | ({"trimmed": len(trimmed.tokens)} if trimmed else {}),
-        "chat_template": metadata.get("tokenizer.chat_template"),
+        "chat_template": file.chat_template,
         "licence": metadata.get("general.license"),
         "head": {"name": head.name} | {name: getattr(head, name) for name in _OF_HEAD} if head else None,
         "mtp": own_head(file) is not None,

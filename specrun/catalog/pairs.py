@@ -39,14 +39,13 @@ def read_vocabulary(file: GgufFile) -> FileVocabulary:
     kind = str(metadata.get(TOKENIZER) or metadata.get("tokenizer.ggml.model", "none"))
     pre = str(metadata.get("tokenizer.ggml.pre", "default"))
     adds_bos = metadata.get("tokenizer.ggml.add_bos_token", kind in _KINDS_WITH_BOS or pre in _PRES_WITH_BOS)
-    template = metadata.get("tokenizer.chat_template")
     return FileVocabulary(
         kind=kind,
         pre=pre,
         bos=metadata.get("tokenizer.ggml.bos_token_id") if adds_bos else None,
         tokens=tuple(token.encode() for token in metadata.get("tokenizer.ggml.tokens", ())),
         eos=metadata.get("tokenizer.ggml.eos_token_id"),
-        chat_template=template if isinstance(template, str) else None,
+        chat_template=file.chat_template,
     )
 
 

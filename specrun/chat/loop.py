@@ -72,7 +72,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
         self.model = model  # the model that answers now
         self._target = target
         self._answers = self._around.answers(target)
-        self._notices = answer_report.Notices(model)
+        self._notices = answer_report.Notices(model, self._session)
         self._settings = commands.ChatSettings(model, self._session, think)
 
     def __exit__(self, *_: object) -> None:

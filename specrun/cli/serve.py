@@ -101,7 +101,10 @@ def serve(
         stack.callback(http.stop)  # before the model is closed, which its threads use
         output.hint(f"plan: {report.plan_words(model.plans.at(sampling.temp), sampling.temp)}")
         name = server.alias or (Path(models.target).name if models.target else model.llama_model.name)
-        service.begin(LoadedService(model, Prompts(model), utf8(name)))
+        prompts = Prompts(model)
+        if notice := prompts.format.system_notice:
+            output.note(notice)
+        service.begin(LoadedService(model, prompts, utf8(name)))
         with InterruptFlag() as interrupted:
             output.note(f"chat: {chat_url(bound)}")
             output.note(f"{name} listens on {url(server.host, bound)}; Ctrl-C ends it")

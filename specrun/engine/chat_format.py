@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specrun.engine.fitted_template import FittedTemplate
 from specrun.engine.prompt_tokens import chat_template
 from specrun.llama import LlamaModel, named_template
 from specrun.llama.chat_template import Message
@@ -21,7 +22,7 @@ class ChatFormat:
 
     def __init__(self, model: LlamaModel) -> None:
         self._model = model
-        self._template = chat_template(model) or NamedTemplate(named_template.CHATML)
+        self._template = chat_template(model) or FittedTemplate(NamedTemplate(named_template.CHATML))
         self.form = answer_form(self._template.source)
 
     def prompt(
@@ -39,6 +40,13 @@ class ChatFormat:
             return self._template.render(messages, tools=tools, variables=variables)
         variables = {**self.form.without_thinking, **(variables or {})}
         return self.form.end_of_thinking(self._template.render(messages, tools=tools, variables=variables))
+
+    @property
+    def system_notice(self) -> str | None:
+        """A sentence for the user where system messages cannot be told apart from the user's; else None."""
+        if self._template.has_system_role:
+            return None
+        return "the chat template has no system role, so the system message goes before the user's first"
 
     def shown(self, has_tools: bool = False) -> frozenset[int]:
         """The control tokens that mark parts of an answer. has_tools: whether calls of tools are read."""

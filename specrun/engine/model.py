@@ -14,10 +14,11 @@ from specrun.engine.completion import Completion
 from specrun.engine.engine import Engine, Lanes
 from specrun.engine.exact_passes import ExactPasses
 from specrun.engine.first_guesses import first_guesses
+from specrun.engine.fitted_template import FittedTemplate
 from specrun.engine.free_threads import FreeThreads, may_follow
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
-from specrun.engine.prompt_tokens import Template, chat_template, single_turn_tokens
+from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.engine.request import Request, make_request
 from specrun.engine.run_options import RunOptions
 from specrun.engine.run_plans import RunPlans
@@ -195,7 +196,7 @@ class Model:
         return self.residency.notice
 
     @cached_property
-    def _template(self) -> Template | None:
+    def _template(self) -> FittedTemplate | None:
         """The chat template, compiled once for all prompts; None if there is none."""
         return chat_template(self.llama_model)
 

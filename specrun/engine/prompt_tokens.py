@@ -7,8 +7,8 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
+from specrun.engine.fitted_template import FittedTemplate
 from specrun.errors import UsageError
 from specrun.llama import named_template
 from specrun.llama.chat_template import ChatTemplate, Message
@@ -17,8 +17,6 @@ from specrun.llama.named_template import NamedTemplate
 from specrun.locations import decode, read_bytes
 
 _LARGEST_TEMPLATE = 2**20  # bytes; models' own have some thousands
-
-Template: TypeAlias = ChatTemplate | NamedTemplate
 
 
 def given_template(choice: str) -> str:
@@ -37,14 +35,14 @@ def given_template(choice: str) -> str:
     return text
 
 
-def chat_template(model: LlamaModel) -> Template | None:
+def chat_template(model: LlamaModel) -> FittedTemplate | None:
     """The chat template that the user gave, or the model file's own; None if there is none."""
     source = model.chat_template
     if not source:
         return None
     if source in named_template.names():
-        return NamedTemplate(source)
-    return ChatTemplate(source, model.special_token_text("bos"), model.special_token_text("eos"))
+        return FittedTemplate(NamedTemplate(source))
+    return FittedTemplate(ChatTemplate(source, model.special_token_text("bos"), model.special_token_text("eos")))
 
 
 def prompt_tokens(model: LlamaModel, text: str) -> list[int]:
@@ -53,7 +51,9 @@ def prompt_tokens(model: LlamaModel, text: str) -> list[int]:
     return model.tokenize(text, add_special=not (bos and text.startswith(bos)))
 
 
-def single_turn_tokens(model: LlamaModel, text: str, template: Template | None, system: str | None = None) -> list[int]:
+def single_turn_tokens(
+    model: LlamaModel, text: str, template: FittedTemplate | None, system: str | None = None
+) -> list[int]:
     """Token ids of `text` as the user's only message in the template, behind the system message, if there is one.
 
     Without a template, of `text` as it is.

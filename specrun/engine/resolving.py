@@ -66,7 +66,7 @@ def run_options(
 def _template_of_ollama(name: str | None, target: Path, note: Callable[[str], None]) -> str | None:
     """The name of llama.cpp's template that does what Ollama's does, for a model of Ollama's whose file has none."""
     model = ollama.behind(name, target)
-    if not model or not model.template or "tokenizer.chat_template" in GgufFile.read(target).metadata:
+    if not model or not model.template or GgufFile.read(target).chat_template:
         return None
     if found := named_template.recognized(model.template):
         note(f"chat template: llama.cpp's {found}, whose format Ollama's template of {name} has")

@@ -91,6 +91,11 @@ class Session:
         self.messages = first + rest
 
     @property
+    def system_notice(self) -> str | None:
+        """What `ChatFormat.system_notice` says, if there is a system message."""
+        return None if self.system is None else self._format.system_notice
+
+    @property
     def thinking(self) -> str:
         """What the model thought before the last answer."""
         last: Message = self.messages[-1] if self.messages else {"role": "", "content": ""}

@@ -18,7 +18,7 @@ from specrun.display_text import one_line
 from specrun.errors import ModelFileError, SpecrunError
 from specrun.processes.child_process import OWN_GROUP
 
-_ADVICE = "`specrun generate --raw` does without it"
+ADVICE = "name another with --chat-template, or do without it in `specrun generate --raw`"
 # -I keeps Python from importing modules of the same names from the current folder.
 _CHILD = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -99,7 +99,7 @@ class ChatTemplate:
             self._process = process
         if "error" in answer:
             reason = one_line(" ".join(str(answer["error"]).split()))[:_LONGEST_REASON].rstrip(".")
-            raise ModelFileError(f"the chat template {what} ({reason}); {_ADVICE}")
+            raise ModelFileError(f"the chat template {what} ({reason}); {ADVICE}")
         return str(answer["text"])
 
 

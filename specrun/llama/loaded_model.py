@@ -270,7 +270,8 @@ class LlamaModel(library.Closing):
     @property
     def chat_template(self) -> str | None:
         """The Jinja source of the chat template, or a name of llama.cpp's: what the user gave, or the file's own."""
-        return self.given_template or self.metadata("tokenizer.chat_template") or None
+        own = self.metadata("tokenizer.chat_template") or ""
+        return self.given_template or (own if own.strip() else None)
 
 
 def _state(file: Path) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from typing import Any
 import llama_cpp
 
 from specrun.errors import ModelFileError, PromptError
-from specrun.llama.chat_template import Message
+from specrun.llama.chat_template import ADVICE, Message
 from specrun.locations import encode
 
 _FIRST_PRIVATE = 0xE000  # of the characters that Unicode leaves to everybody
@@ -78,7 +78,9 @@ class NamedTemplate:
         given = self._name, chat, len(turns), add_generation_prompt
         n = llama_cpp.llama_chat_apply_template(*given, None, 0)
         if n < 0:
-            raise ModelFileError(f"llama.cpp's chat template {self._name.decode()} does not take these messages")
+            raise ModelFileError(
+                f"llama.cpp's chat template {self._name.decode()} does not take these messages; {ADVICE}"
+            )
         buffer = ctypes.create_string_buffer(n)
         llama_cpp.llama_chat_apply_template(*given, buffer, n)
         return buffer.raw.decode().replace(nul, "\0")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from specrun.engine.completion import Completion
     from specrun.engine.model import Model
     from specrun.engine.request import Request
+    from specrun.engine.session import Session
     from specrun.engine.statistics import Statistics
     from specrun.options.sampling_options import Thinking
     from specrun.speculation.controllers.chooser import PlanChooser
@@ -113,15 +114,17 @@ def _rounded(share: float | None) -> float | None:
 class Notices:
     """Sentences for the user about the answers of a model. What stays true from answer to answer is said once."""
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
+    def __init__(self, model: Model, session: Session | None = None) -> None:
+        """session: the conversation, if there is one."""
+        self._model, self._session = model, session
         self._before = [model.threads_notice] if model.threads_notice else []  # said when the model was loaded
 
     def after(self, completion: Completion, answer: str) -> list[str]:
         """The sentences behind an answer. answer: the completion's text without what the model thought."""
         from specrun.speculation.controllers.auto import Auto
 
-        lasting = [notice for notice in (self._model.weights_notice, self._model.threads_notice) if notice]
+        of_system = self._session.system_notice if self._session else None
+        lasting = [notice for notice in (self._model.weights_notice, self._model.threads_notice, of_system) if notice]
         plans = completion.plans
         if isinstance(plans, Auto) and plans.gave_up:
             what = "speculation is off" if plans.is_off else "the draft model is not asked"
@@ -226,7 +229,7 @@ class AnswerWriter:
         self._session = None if raw or model.llama_model.chat_template is None else model.session(request)
         if self._session:
             self._session.system, self._session.thinks = system, think != "off"
-        self._notices = Notices(model)
+        self._notices = Notices(model, self._session)
 
     def write_text(self, prompt: str) -> int:
         """Write the answer piece by piece, and what the model thinks on stderr. Returns the exit code."""

@@ -24,6 +24,7 @@ from tests.models import (
     tensor_data_offset,
     truncated,
 )
+from tests.serving.templates import GEMMA2
 
 USAGE_ERROR, MODEL_FILE, PAIR, PROMPT, LLAMA = 2, 3, 4, 5, 6  # exit codes, see specrun.errors
 
@@ -162,16 +163,22 @@ def test_a_context_length_that_no_file_can_mean_is_ignored(here: SpecrunHere, sc
 # --- chat templates ------------------------------------------------------------------------------------------------
 
 
-def test_without_a_chat_template_generate_continues_the_prompt(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
-    file = edited(tmp_path / "base.gguf", script, {CHAT_TEMPLATE: None})
+@pytest.mark.parametrize("template", [None, " \n"])
+def test_without_a_chat_template_generate_continues_the_prompt(
+    here: SpecrunHere, script: Path, tmp_path: Path, template: str | None
+) -> None:
+    file = edited(tmp_path / "base.gguf", script, {CHAT_TEMPLATE: template})
     result = here("generate", "x", "-m", file, "--speculate", "off")
     assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n")
     assert result.stderr.count("\n") == 1
     assert "no chat template" in result.stderr
 
 
-def test_without_a_chat_template_chat_uses_chatml(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
-    file = edited(tmp_path / "base.gguf", script, {CHAT_TEMPLATE: None})
+@pytest.mark.parametrize("template", [None, " \n"])
+def test_without_a_chat_template_chat_uses_chatml(
+    here: SpecrunHere, script: Path, tmp_path: Path, template: str | None
+) -> None:
+    file = edited(tmp_path / "base.gguf", script, {CHAT_TEMPLATE: template})
     result = here("chat", "-m", file, "--speculate", "off", stdin="x\n")
     assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n\n")
     assert "no chat template, so ChatML is used" in result.stderr
@@ -210,12 +217,25 @@ def test_a_chat_template_that_cannot_be_used(
         ("{% for m in messages %}{{ m", "unexpected end of template"),
         ("{{ raise_exception('one turn\nonly') }}", "one turn only"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
+        ("{# nothing #}", "leaves out what the user says"),
     ],
 )
 def test_a_chat_template_that_fails(here: SpecrunHere, script: Path, tmp_path: Path, template: str, part: str) -> None:
     file = edited(tmp_path / "template.gguf", script, {CHAT_TEMPLATE: template})
     result = here("generate", "x", "-m", file, "--speculate", "off")
-    result.assert_fails(MODEL_FILE, "chat template", part, "--raw")
+    result.assert_fails(MODEL_FILE, "chat template", part, "--chat-template", "--raw")
+
+
+def test_a_template_without_a_system_role_is_told_once(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    file = edited(tmp_path / "gemma.gguf", script, {CHAT_TEMPLATE: GEMMA2})
+    notice, options = "the chat template has no system role", ("-m", file, "--speculate", "off")
+    answered = here("generate", "x", "--system", "be brief", *options)
+    assert (answered.code, answered.stdout, answered.stderr.count(notice)) == (0, f"{SCRIPT_TEXT}\n", 1)
+    assert notice not in here("generate", "x", *options).stderr
+    saved = tmp_path / "saved.json"
+    chat = here("chat", *options, stdin=f"one\n/system be brief\ntwo\nthree\n/save {saved}\n")
+    assert (chat.code, chat.stdout, chat.stderr.count(notice)) == (0, f"{SCRIPT_TEXT}\n\n" * 3, 1)
+    assert json.loads(saved.read_text())["messages"][0] == {"role": "system", "content": "be brief"}
 
 
 def test_raw_needs_no_chat_template(here: SpecrunHere, script: Path, tmp_path: Path) -> None:

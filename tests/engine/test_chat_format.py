@@ -22,7 +22,11 @@ ASKED: list[Message] = [{"role": "user", "content": "why?"}]
         (OPEN_THINKING, "<|assistant|><think>\n", "<|assistant|><think>\n\n</think>\n\n"),
         (GPT_OSS, "Reasoning: medium", "Reasoning: low"),
         # Granite's, DeepSeek's and Seed's names for it.
-        ("{{ thinking is defined and not thinking }}{{ thinking_budget }}", "False", "True0"),
+        (
+            "{{ messages[0].content }}{{ thinking is defined and not thinking }}{{ thinking_budget }}",
+            "False",
+            "True0",
+        ),
         (None, "<|im_start|>assistant\n", "<|im_start|>assistant\n"),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_template_that_is_no_jinja_is_one_line(source: str) -> None:
         ChatTemplate(source, "", "")
 
 
-@pytest.mark.parametrize("template", [None, ""])
+@pytest.mark.parametrize("template", [None, "", " \n\t", "\u00a0\u2028"])
 def test_a_model_without_a_template_has_none(script: Path, tmp_path: Path, template: str | None) -> None:
     with LlamaModel(edited(tmp_path / "model.gguf", script, {CHAT_TEMPLATE: template})) as model:
         assert chat_template(model) is None

@@ -147,3 +147,39 @@ GPT_OSS = r"""
 {%- endfor %}
 {%- if add_generation_prompt %}<|start|>assistant{% endif %}
 """
+
+GEMMA2 = r"""
+{{- bos_token }}
+{%- if messages[0].role == 'system' %}
+    {{- raise_exception('System role not supported') }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}
+    {%- endif %}
+    {%- set role = 'model' if message.role == 'assistant' else message.role %}
+    {{- '<start_of_turn>' + role + '\n' + message.content | trim + '<end_of_turn>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<start_of_turn>model\n' }}
+{%- endif %}
+"""
+
+# It was made for images too, and takes no texts but those in parts.
+SMOL_VLM = r"""
+{{- '<|im_start|>' }}
+{%- for message in messages %}
+    {{- message.role | capitalize + (':' if message.content[0].type == 'image' else ': ') }}
+    {%- for part in message.content %}
+        {%- if part.type == 'text' %}
+            {{- part.text }}
+        {%- elif part.type == 'image' %}
+            {{- '<image>' }}
+        {%- endif %}
+    {%- endfor %}
+    {{- '<end_of_utterance>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- 'Assistant:' }}
+{%- endif %}
+"""
