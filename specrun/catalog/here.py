@@ -16,9 +16,7 @@ from specrun.catalog import cache, ollama, others
 from specrun.catalog.architectures import does
 from specrun.catalog.entries import Entry, catalog
 from specrun.catalog.file_names import quantization, with_quantization
-from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import Metadata, read_beginning
-from specrun.catalog.heads import head_in
 from specrun.catalog.names import HubName
 from specrun.catalog.not_models import kind_of
 from specrun.errors import ModelFileError
@@ -125,4 +123,9 @@ def _has_only_mtp(path: Path, metadata: Metadata) -> bool:
     """
     is_named = "mtp" in f"{path.parent.name}/{path.name}".lower()
     counts = is_named and metadata.get(f"{metadata.get('general.architecture')}.nextn_predict_layers")
-    return bool(counts) and head_in(GgufFile.read(path)) is not None
+    if not counts:
+        return False
+    from specrun.catalog.gguf_file import GgufFile  # with numpy, for which completion does not wait
+    from specrun.catalog.heads import head_in
+
+    return head_in(GgufFile.read(path)) is not None
