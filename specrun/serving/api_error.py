@@ -50,10 +50,28 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def as_anthropic(self) -> dict[str, Any]:
-        # Agents look for these words, and shorten their conversation.
-        begin = "prompt is too long: " if self.code == "context_length_exceeded" else ""
         kind = (_TYPES | _ANTHROPIC_TYPES).get(self.status, _INVALID)
-        return {"type": "error", "error": {"type": kind, "message": begin + self.message}}
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
+
+
+class TooLongError(ApiError):
+    """A prompt that does not fit the context. Programs look for the services' own words, and shorten what they send.
+
+    n_tokens: of the prompt; if not `is_split`, as many at least.
+    """
+
+    def __init__(self, n_tokens: int, ctx_size: int, is_split: bool = True) -> None:
+        least = "" if is_split else "at least "
+        limit = f"This model's maximum context length is {ctx_size} tokens."
+        result = f"However, your messages resulted in {least}{n_tokens} tokens."
+        advice = "Please reduce the length of the messages, or start the server with a larger --ctx-size."
+        super().__init__(f"{limit} {result} {advice}", code="context_length_exceeded")
+        self._sizes = f"{n_tokens} tokens > {ctx_size} maximum"
+
+    def as_anthropic(self) -> dict[str, Any]:
+        told = super().as_anthropic()
+        told["error"]["message"] = f"prompt is too long: {self._sizes}; start the server with a larger --ctx-size"
+        return told
 
 
 def refused(param: str, why: str) -> ApiError:

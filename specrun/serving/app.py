@@ -9,7 +9,6 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -18,8 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from specrun.errors import SpecrunError
 from specrun.serving.anthropic_messages import anthropic_messages, count_tokens
 from specrun.serving.api_error import ANTHROPIC, SERVER_ERROR, ApiError, error_response, of_model
-from specrun.serving.facts import detokenize, health, metrics, models, props, tokenize
-from specrun.serving.guard import Access, Guard
+from specrun.serving.facts import detokenize, health, metrics, model, models, props, tokenize
+from specrun.serving.guard import Access, Cors, Guard
 from specrun.serving.openai_endpoints import chat_completions, completions
 from specrun.serving.service import Service
 from specrun.serving.web_page import page
@@ -45,19 +44,20 @@ def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
         route(f"{ANTHROPIC}/count_tokens", count_tokens),
         route("/models", models, "GET"),
         route("/v1/models", models, "GET"),
+        route("/models/{name:path}", model, "GET"),
+        route("/v1/models/{name:path}", model, "GET"),
         route("/props", props, "GET"),
         route("/tokenize", tokenize),
         route("/detokenize", detokenize),
         route("/metrics", metrics, "GET"),
     ]
-    middleware = [Middleware(Guard, access=access)]
-    if access.origins:
-        cors = Middleware(CORSMiddleware, allow_origins=access.origins, allow_methods=["*"], allow_headers=["*"])
-        middleware.insert(0, cors)
+    middleware = [Middleware(Cors, access=access), Middleware(Guard, access=access)]
     handlers = dict.fromkeys((ApiError, SpecrunError, HTTPException, Exception), _refused)
     app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
 
     async def reporting(scope: Scope, receive: Receive, send: Send) -> None:
+        # Some clients join addresses with a slash too many, and do not send their body again to where they are sent.
+        scope["path"] = scope["path"].rstrip("/") or "/"
         try:
             await app(scope, receive, send)
         except Exception as error:  # which may come in the middle of an answer

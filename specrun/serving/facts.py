@@ -17,7 +17,7 @@ from specrun import __version__
 from specrun.display_text import utf8
 from specrun.llama import LlamaModel
 from specrun.llama.named_template import CHATML
-from specrun.serving.api_error import refused
+from specrun.serving.api_error import NOT_FOUND, ApiError, refused
 from specrun.serving.bodies import Fields, must, parsed, read_json
 from specrun.serving.service import Service
 
@@ -32,25 +32,32 @@ async def health(service: Service, _request: Request) -> Response:
 
 async def models(service: Service, _request: Request) -> Response:
     """The model that is served. `models` is a copy for clients that ask as they ask ollama."""
+    entry = _entry(service)
+    copy = {name: entry[key] for name, key in (("name", "id"), ("model", "id"), ("capabilities", "capabilities"))}
+    return JSONResponse({"object": "list", "data": [entry], "models": [{**copy, "details": {"format": "gguf"}}]})
+
+
+async def model(service: Service, request: Request) -> Response:
+    """The same model by its name. Raises ApiError for another name."""
+    entry, name = _entry(service), request.path_params["name"]
+    if name != entry["id"]:
+        raise ApiError(f"there is no model {name}; this server has {entry['id']}", NOT_FOUND, code="model_not_found")
+    return JSONResponse(entry)
+
+
+def _entry(service: Service) -> dict[str, Any]:
+    """The model in OpenAI's shape."""
     loaded = service.loaded
-    model, ctx_size, form = loaded.model.llama_model, loaded.model.engine.ctx_size, loaded.prompts.format.form
-    capabilities = [
-        "completion",
-        "chat",
-        *(["tools"] if form.calls else []),
-        *(["thinking"] if form.thinks or form.calls == "harmony" else []),
-    ]
-    entry = {
+    model, ctx_size = loaded.model.llama_model, loaded.model.engine.ctx_size
+    return {
         "id": loaded.name,
         "object": "model",
         "created": service.started,
         "owned_by": "specrun",
-        "capabilities": capabilities,
+        "capabilities": loaded.capabilities,
         "context_length": ctx_size,
         "meta": {"n_vocab": model.n_vocab, "n_ctx": ctx_size, "n_ctx_train": model.n_ctx_train, "size": model.n_bytes},
     }
-    copy = {"name": loaded.name, "model": loaded.name, "capabilities": capabilities, "details": {"format": "gguf"}}
-    return JSONResponse({"object": "list", "data": [entry], "models": [copy]})
 
 
 async def props(service: Service, _request: Request) -> Response:

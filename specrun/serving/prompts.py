@@ -13,7 +13,7 @@ from specrun.engine.model import Model
 from specrun.engine.prompt_tokens import WrittenTexts, prompt_tokens
 from specrun.errors import ModelFileError
 from specrun.llama.chat_template import Message
-from specrun.serving.api_error import ApiError
+from specrun.serving.api_error import ApiError, TooLongError
 
 _LONGEST_TOKEN = 256  # characters; in real vocabularies only runs of spaces come near it
 _MOST_KEPT = 64  # conversations whose tokens are remembered
@@ -74,7 +74,7 @@ class Prompts:
     def check_length(self, text: str) -> None:
         """Refuse a text that cannot fit, without the time that splitting it would take. Raises ApiError."""
         if len(text) > self._ctx_size * _LONGEST_TOKEN:
-            raise _too_long(f"a text of {len(text)} characters does not fit the context of {self._ctx_size} tokens")
+            raise TooLongError(len(text) // _LONGEST_TOKEN, self._ctx_size, is_split=False)
 
     def of_tokens(self, tokens: list[int]) -> Prompt:
         """The prompt of these tokens. Raises ApiError for unknown tokens, and for too many."""
@@ -86,15 +86,10 @@ class Prompts:
         if not prompt.tokens:
             raise ApiError("the prompt is empty; give some text")
         if len(prompt.tokens) >= self._ctx_size:
-            sizes = f"the prompt has {len(prompt.tokens)} tokens and the context {self._ctx_size}"
-            raise _too_long(f"{sizes}; shorten it, or start the server with a larger --ctx-size")
+            raise TooLongError(len(prompt.tokens), self._ctx_size)
         return prompt
 
     def keep(self, prompt: Prompt, completion: Completion) -> None:
         """Remember the tokens of an answer and of what it answered."""
         if prompt.text is not None:
             self._written.keep(prompt.text + completion.text, completion.tokens_with_prompt)
-
-
-def _too_long(why: str) -> ApiError:
-    return ApiError(why, code="context_length_exceeded")

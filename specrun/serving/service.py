@@ -76,6 +76,13 @@ class LoadedService:
     prompts: Prompts
     name: str
 
+    @property
+    def capabilities(self) -> list[str]:
+        """What the model can do, in Ollama's words."""
+        form = self.prompts.format.form
+        tools = ["tools"] if form.calls else []
+        return ["completion", "chat", *tools, *(["thinking"] if form.thinks or form.calls == "harmony" else [])]
+
 
 class Service:
     """What the endpoints and the worker share.

@@ -110,7 +110,7 @@ def test_errors_have_anthropics_shape(qwen: Server, client: anthropic.Anthropic)
         "type": "error",
         "error": {"type": "invalid_request_error", "message": "max_tokens is missing"},
     }
-    with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
+    with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 1024 maximum"):
         client.messages.create(model=NAME, max_tokens=8, messages=[{"role": "user", "content": "a b " * 600}])
     response = qwen.client.post("/v1/messages", content=b"{")
     assert json.loads(response.content)["error"]["type"] == "invalid_request_error"

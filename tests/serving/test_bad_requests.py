@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from typing import Any
 
@@ -61,6 +62,9 @@ def test_a_prompt_that_does_not_fit_is_refused(server: Server, name: str) -> Non
         path, value = (CHAT, messages(text)) if name == "messages" else (COMPLETIONS, text)
         status, error = server.refused(path, {name: value})
         assert (status, error["code"]) == (400, "context_length_exceeded")
+        # The words by which programs find out that they have to shorten what they send.
+        assert error["message"].startswith("This model's maximum context length is 1024 tokens. However, your messages")
+        assert re.search(r" resulted in (at least )?\d{4} tokens\.", error["message"])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from specrun.serving.guard import Access
 from specrun.serving.http_server import HttpServer, listening_socket, url
 from specrun.serving.job import JobQueue
 from specrun.serving.service import Service
-from tests.serving.running import GREEDY, NAME, Server
+from tests.serving.running import GREEDY, NAME, Server, messages
 
 
 def test_health_is_ok_once_the_model_is_loaded(server: Server) -> None:
@@ -39,6 +39,20 @@ def test_models_tells_the_context_and_capabilities(server: Server) -> None:
     assert model["context_length"] == model["meta"]["n_ctx"] == 1024
     assert model["capabilities"] == ["completion", "chat"]
     assert answer["models"][0]["name"] == NAME
+
+
+def test_a_model_is_found_by_its_name(server: Server) -> None:
+    for path in (f"/v1/models/{NAME}", f"/models/{NAME}", f"/v1/models/{NAME}/"):
+        assert server.client.get(path).json() == server.client.get("/v1/models").json()["data"][0]
+    response = server.client.get("/v1/models/org/other")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+    assert "org/other" in response.json()["error"]["message"]
+
+
+def test_a_slash_too_many_does_not_redirect(server: Server) -> None:
+    for path in ("/health", "/v1/models", "/props", "/metrics"):
+        assert server.client.get(f"{path}/").status_code == 200
+    assert server.post("/v1/chat/completions/", {"messages": messages("x"), "max_tokens": 2})["choices"]
 
 
 def test_props_tell_what_a_request_gets(server: Server) -> None:

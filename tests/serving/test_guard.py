@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx2
 import pytest
 
 from specrun.serving.guard import Access, is_loopback
@@ -29,6 +30,10 @@ def guarded() -> Iterator[Server]:
         ({"Authorization": b"Bearer " + KEY.encode()}, 200),
         ({"X-Api-Key": KEY.encode()}, 200),
         ({"X-Api-Key": "wrong"}, 401),
+        ({"Authorization": b"bearer  " + KEY.encode()}, 200),
+        ({"Authorization": "Bearer none", "X-Api-Key": KEY.encode()}, 200),
+        ({"Authorization": b"Bearer " + KEY.encode(), "X-Api-Key": "none"}, 200),
+        ({"Authorization": b"Basic " + KEY.encode()}, 401),
     ],
     ids=str,
 )
@@ -47,25 +52,75 @@ def test_health_needs_no_key(guarded: Server) -> None:
 
 @pytest.mark.parametrize(
     ("host", "status"),
-    [("localhost:99", 200), ("127.0.0.1", 200), ("[::1]:8080", 200), ("a.localhost", 200), ("evil.example:8080", 403)],
+    [
+        ("localhost:99", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8080", 200),
+        ("a.localhost", 200),
+        ("evil.example:8080", 403),
+        ("localhost.evil.example", 403),
+        ("[x", 403),
+    ],
 )
 def test_only_names_of_this_machine_are_answered_on_loopback(server: Server, host: str, status: int) -> None:
     assert server.client.get("/health", headers={"Host": host}).status_code == status
 
 
-@pytest.mark.parametrize(
-    ("origin", "status"),
-    [
-        ("https://evil.example", 403),
-        ("null", 403),
-        ("http://localhost:3000", 200),
-        ("vscode-webview://abc", 200),
-        (ALLOWED, 403),
-    ],
-)
-def test_pages_of_other_sites_may_not_ask(server: Server, origin: str, status: int) -> None:
-    response = server.client.get("/health", headers={"Origin": origin})
-    assert response.status_code == status
+FROM_HERE = [
+    "http://localhost:3000",
+    "https://127.0.0.1",
+    "http://[::1]:5173",
+    "http://tauri.localhost",
+    "app://obsidian.md",
+    "tauri://localhost",
+    "vscode-webview://0abc",
+]
+FROM_ELSEWHERE = [
+    ALLOWED,
+    "https://evil.example",
+    "http://localhost.evil.example",
+    "http://192.168.1.5:3000",
+    "http://[x",
+]
+
+
+def preflight(server: Server, origin: str, **headers: str) -> httpx2.Response:
+    """What a browser asks before it lets a page send JSON and a key."""
+    wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type, authorization"}
+    return server.client.options("/v1/chat/completions", headers={"Origin": origin, **wanted, **headers})
+
+
+@pytest.mark.parametrize("origin", FROM_HERE)
+def test_pages_of_this_machine_may_ask_and_read(guarded: Server, origin: str) -> None:
+    response = preflight(guarded, origin)
+    assert (response.status_code, response.headers["access-control-allow-origin"]) == (200, origin)
+    assert "authorization" in response.headers["access-control-allow-headers"]
+    answer = guarded.client.get("/health", headers={"Origin": origin})
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, origin)
+    assert "Origin" in answer.headers["vary"]
+    # Errors can be read too, or the page could not say that a key is missing.
+    refused = guarded.client.get("/v1/models", headers={"Origin": origin})
+    assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, origin)
+
+
+@pytest.mark.parametrize("origin", [*FROM_ELSEWHERE, "null"])
+def test_pages_from_elsewhere_may_not_ask(server: Server, origin: str) -> None:
+    for response in (preflight(server, origin), server.client.get("/health", headers={"Origin": origin})):
+        assert response.status_code in (400, 403)
+        assert "access-control-allow-origin" not in response.headers
+
+
+def test_a_name_that_is_let_point_here_makes_no_page_local(server: Server) -> None:
+    rebound = {"Host": "evil.example:8080", "Origin": "http://evil.example:8080"}
+    assert "access-control-allow-origin" not in preflight(server, rebound["Origin"], Host=rebound["Host"]).headers
+    for headers in (rebound, {"Host": rebound["Host"]}):  # browsers send no Origin with a GET to the same site
+        assert server.client.get("/v1/models", headers=headers).status_code == 403
+        assert server.client.post("/tokenize", headers=headers, json={"content": "x"}).status_code == 403
+
+
+def test_extensions_of_the_browser_may_ask_as_far_as_it_lets_them(server: Server) -> None:
+    response = server.client.get("/health", headers={"Origin": "chrome-extension://abc"})
+    assert response.status_code == 200
     assert "access-control-allow-origin" not in response.headers
 
 
