@@ -51,12 +51,12 @@ def duration_text(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
 
 
-def near(name: str, others: Iterable[str]) -> list[str]:
-    """Up to 3 of the `others` that are spelled like `name`, the most similar first."""
+def near(name: str, others: Iterable[str], least: float = 0.6) -> list[str]:
+    """Up to 3 of the `others` that are spelled like `name`, the most similar first. least: similarity, from 0 to 1."""
     import difflib  # takes time, and is for mistakes only
 
     by_lower = {other.lower(): other for other in others}
-    return [by_lower[match] for match in difflib.get_close_matches(name.lower(), list(by_lower), _MAX_SUGGESTIONS)]
+    return [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, _MAX_SUGGESTIONS, least)]
 
 
 def did_you_mean(name: str, others: Iterable[str]) -> str:

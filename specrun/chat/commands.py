@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any, get_args, get_type_hints
 
-from specrun.display_text import did_you_mean
+from specrun.display_text import did_you_mean, near
 from specrun.engine.model import Model
 from specrun.engine.session import Session
 from specrun.errors import UsageError
@@ -35,6 +35,8 @@ COMMANDS = {
     "/exit": ("", "leave (also Ctrl-D)"),
 }
 
+_AS_A_MESSAGE = "a blank in front makes it a message"
+_MISSPELLED = 0.78  # similarity: two letters that changed places leave 0.8, and /etc and /set have 0.75 in common
 _SETTING = re.compile(r"([^\s=]*)\s*=?\s*(.*)", re.DOTALL)  # matches every text
 
 # Maps a name in `/set` to the field of SamplingParameters and its type.
@@ -43,18 +45,27 @@ SETTINGS = [*_SAMPLING, "max-tokens", "think", "speculate", "budget", "depth"]
 
 
 def is_command(message: str) -> bool:
-    """Whether a message is a command. Several lines, which may be a paste, have to begin with a command's name."""
+    """Whether a message is a command, or a line that was probably meant as one: a word alone that begins with a slash,
+    or a command's name that is spelled wrong.
+    """
     if message.strip() in CHAT_COMMANDS:
         return True
-    return message.startswith("/") and ("\n" not in message or message.split(maxsplit=1)[0] in COMMANDS)
+    if not message.startswith("/"):
+        return False
+    name, *rest = message.split(maxsplit=1)
+    names = {*COMMANDS, *CHAT_COMMANDS}
+    return name in names or ("\n" not in message and (not rest or bool(near(name, sorted(names), _MISSPELLED))))
 
 
 def parse(message: str) -> tuple[str, str]:
     """The name of a command, and what follows it, by the names that people bring along too. Raises UsageError."""
-    name, _, argument = message.strip().partition(" ")
-    name, argument = CHAT_COMMANDS.get(name, name), argument.strip()
+    typed, *rest = message.split(maxsplit=1)
+    name, argument = CHAT_COMMANDS.get(typed, typed), "".join(rest).strip()
     if name not in COMMANDS:
-        raise UsageError(f"there is no command {name}; {did_you_mean(name, COMMANDS)}/help lists the commands")
+        instead = did_you_mean(name, COMMANDS)
+        raise UsageError(f"there is no command {name}; {instead}/help lists the commands, {_AS_A_MESSAGE}")
+    if argument and not COMMANDS[name][0]:
+        raise UsageError(f"nothing can stand behind {typed}; {_AS_A_MESSAGE}")
     if name == "/set" and argument.startswith("system "):  # as in `ollama run`
         return "/system", argument.removeprefix("system ").strip(' "')
     if name == "/think" and argument:
@@ -77,6 +88,7 @@ def help_text() -> str:
             *(f"{usage:<{width}}  {text}" for usage, text in helps.items()),
             "",
             'Alt-Enter begins a new line; """ begins and ends a message of several lines; what is pasted stays whole.',
+            "A message may begin with a slash: /etc/passwd is what? A blank in front makes any line a message.",
             "The arrow keys and Ctrl-R find what you typed before. `specrun chat --continue` goes on where you left.",
         ]
     )

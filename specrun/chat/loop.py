@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 class Surroundings:
     """What a chat talks through. The name of a target is None for the embedded pair.
 
-    read: gives the user's next message. Raises EOFError at the end of input, KeyboardInterrupt on Ctrl-C, and Ending
-        where nobody is there to go on.
+    read: gives the user's next message; on a terminal its argument stands there, to be changed. Raises EOFError at the
+        end of input, KeyboardInterrupt on Ctrl-C, and Ending where nobody is there to go on.
     """
 
-    read: Callable[[], str]
+    read: Callable[[str], str]
     answers: Callable[[str | None], AnswerView]  # makes what shows the answers of the target with a name (on stdout)
     notes: Console  # for everything else (stderr)
     open_model: Callable[[str | None], Model]  # loads the target with a name
@@ -86,12 +86,13 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
 
     def run(self) -> None:
         """Run until /exit, the end of input, or two Ctrl-C in a row. Raises Ending on SIGTERM and SIGHUP."""
-        interrupted_before = False
+        interrupted_before, refused = False, ""
         while not self._leaving:
             if is_ending():
                 raise Ending
+            offered, refused = refused, ""
             try:
-                message = self._around.read()
+                message = self._around.read(offered)
             except EOFError:
                 return
             except Ending:
@@ -105,7 +106,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                 self._note("press Ctrl-C again, or Ctrl-D, to leave")
                 interrupted_before = True
                 continue
-            interrupted_before = False
+            interrupted_before, last = False, self._last
             try:
                 if commands.is_command(message):
                     self._command(message)
@@ -113,6 +114,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                     interrupted_before = self._answer(*self._session.prepare(message))
             except SpecrunError as error:
                 self._refuse(error)
+                refused = message if self._last is last else ""  # unless a part of its answer was kept
 
     def _refuse(self, error: SpecrunError) -> None:
         self._notes.print(Text(one_line(without_secrets(str(error))), style="red"))

@@ -133,13 +133,13 @@ def _named(models: ModelOptions, source: Any, name: str | None, first: str | Non
     return replace(models, target=name), first
 
 
-def _first_then(first: str | None, read: Callable[[], str]) -> Callable[[], str]:
+def _first_then(first: str | None, read: Callable[[str], str]) -> Callable[[str], str]:
     """Gives what is said first, shown as if it had been typed, and then what `read` gives."""
     pending = [first] if first else []
 
-    def next_message() -> str:
+    def next_message(offered: str) -> str:
         if not pending:
-            return read()
+            return read(offered)
         output.hint(f">>> {pending[0]}")
         return pending.pop()
 

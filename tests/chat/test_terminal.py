@@ -23,6 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo 
 
 HINT = "a message, or /help"
 ALT_ENTER, UP, CTRL_C, CTRL_D, CTRL_R = "\x1b\r", "\x1b[A", "\x03", "\x04", "\x12"
+CTRL_A = "\x01"  # to the beginning of the line
 
 
 @pytest.fixture
@@ -194,6 +195,32 @@ def test_commands_are_completed_with_their_help(chat: pexpect.spawn[str]) -> Non
     chat.expect_exact("repeat-penalty")
     chat.send(CTRL_C)
     leave(chat)
+
+
+def test_what_was_refused_stands_there_to_be_changed(specrun: Specrun, script: Path, tmp_path: Path) -> None:
+    """A near miss of a command that is sent as a message all the same, by a blank that is put in front."""
+    file = tmp_path / "chat.json"
+    chat = specrun.on_terminal("chat", "-m", script)
+    chat.expect_exact(HINT)
+    chat.send("/sav the whales\r")
+    chat.expect_exact("did you mean /save?")
+    chat.expect_exact("/sav the whales")
+    chat.send(f"{CTRL_A} \r")
+    chat.expect_exact("5 tokens")
+    chat.expect_exact(HINT)
+    chat.send("/clear it all\r")
+    chat.expect_exact("nothing can stand behind /clear")
+    chat.expect_exact("/clear it all")
+    chat.send(CTRL_C)
+    chat.expect_exact(HINT)
+    chat.send(f"/save {file}\r")
+    chat.expect_exact("saved to")
+    chat.expect_exact(HINT)
+    leave(chat)
+    assert [message["content"] for message in json.loads(file.read_text())["messages"]] == [
+        " /sav the whales",
+        SCRIPT_TEXT,
+    ]
 
 
 def test_ctrl_c_at_the_prompt_leaves_the_second_time(chat: pexpect.spawn[str]) -> None:

@@ -100,6 +100,11 @@ def test_what_cannot_be_done_is_one_line_and_the_chat_goes_on(here: SpecrunHere,
         "/set bogus 1": "there is no setting bogus",
         "/set top-q 1": "did you mean top-p?",
         "/hlep": "there is no command /hlep; did you mean /help?",
+        "/hlep me": "a blank in front makes it a message",
+        "/sytem be brief": "did you mean /system?",
+        "/etc/passwd": "there is no command /etc/passwd; /help lists the commands, a blank in front",
+        "/clear the table": "nothing can stand behind /clear; a blank in front makes it a message",
+        "/bye for now": "nothing can stand behind /bye",
         "/set temp hot": "temp must be a number",
         "/set temp -1": "--temp must be",
         "/set logit-bias 5": "--logit-bias must be a token id and a signed number",
@@ -175,6 +180,37 @@ def test_several_lines_that_begin_with_a_slash_are_a_message(here: SpecrunHere, 
     file = tmp_path / "chat.json"
     chat(here, script, '"""', "/home/me is full", "what now?", '"""', f"/save {file}")
     assert json.loads(file.read_text())["messages"][0]["content"] == "/home/me is full\nwhat now?"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "/etc/passwd is what?",
+        "/ is the root",
+        "// a comment in C",
+        "/usr/bin/env python3 or python?",
+        "/s at the end of a sentence\tmeans sarcasm",
+        "/home is full",
+        "/run or /etc, which is older?",
+        " /help",
+        " /exit the program",
+        "/r/LocalLLaMA\tis a forum",
+        "/äöü wie bitte?",
+    ],
+)
+def test_a_line_that_begins_with_a_slash_can_be_a_message(
+    here: SpecrunHere, script: Path, tmp_path: Path, message: str
+) -> None:
+    file = tmp_path / "chat.json"
+    result = chat(here, script, message, f"/save {file}")
+    assert result.stdout == f"{SCRIPT_TEXT}\n\n"
+    assert json.loads(file.read_text(encoding="utf-8"))["messages"][0]["content"] == message
+
+
+def test_a_command_goes_on_in_the_next_line(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    chat(here, script, '"""', "/system", "be brief", "and kind", '"""', "/set\ttemp 0.5", f"/save\t{file}")
+    assert json.loads(file.read_text())["messages"] == [{"role": "system", "content": "be brief\nand kind"}]
 
 
 def test_another_model_goes_on_with_the_conversation(
@@ -278,7 +314,7 @@ def test_words_of_other_tools_are_understood(here: SpecrunHere, script: Path) ->
     assert chat(here, script, "one", "exit", "two").stdout == f"{SCRIPT_TEXT}\n\n"
 
 
-@given(st.text())
+@given(st.one_of(st.text(), st.text().map("/{}".format)))
 def test_every_message_is_a_command_that_is_there_or_none(message: str) -> None:
     if commands.is_command(message):
         try:
