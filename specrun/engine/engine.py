@@ -84,10 +84,15 @@ class Engine:
 
 
 class Lanes:
-    """The engines that share contexts. The first has room for larger trees than the others."""
+    """The engines that share contexts. The first has room for larger trees than the others.
 
-    def __init__(self, engines: Sequence[Engine]) -> None:
+    n_tokens: most tokens of all texts together.
+    """
+
+    def __init__(self, engines: Sequence[Engine], n_tokens: int | None = None) -> None:
+        """n_tokens: None for as many as a single text may have."""
         self.engines = tuple(engines)
+        self.n_tokens = n_tokens or self.engines[0].ctx_size
         cells = self.engines[0].target.cells
         self._ledger: CellLedger | None = cells.ledger if isinstance(cells, LaneCells) else None
 

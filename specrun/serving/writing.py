@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from specrun.engine.completion import Completion
-from specrun.engine.engine import Engine, SavedCaches
-from specrun.engine.generation import Generation
+from specrun.engine.engine import Engine
 from specrun.engine.statistics import Pass
-from specrun.errors import LlamaError
+from specrun.engine.together import LaneText
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.api_error import SERVER_ERROR, ApiError
 from specrun.serving.conversations import Conversations
@@ -18,16 +16,13 @@ from specrun.serving.job import Asked, Job, Piece
 from specrun.serving.service import Service
 
 
-class Writing:
+class Writing(LaneText):
     """The answers of one job.
 
-    job: what is asked, and where the answers go. engine: of the lane.
-    generation: the passes of the present answer. started: when the job was taken up, in seconds of `time.monotonic`.
-    waits: whether it is interrupted because there is no room for all answers.
+    job: what is asked, and where the answers go. started: when the job was taken up, in seconds of `time.monotonic`.
     is_done: whether nothing is left to be done.
     """
 
-    generation: Generation
     _asked: Asked
     _completion: Completion
 
@@ -35,17 +30,13 @@ class Writing:
         self, job: Job, engine: Engine, service: Service, conversations: Conversations, stops: Callable[[], bool]
     ) -> None:
         """service: its model must be loaded. stops: whether the server stops, and running answers end."""
+        super().__init__(engine)
         self.job = job
-        self.engine = engine
-        self.waits = False
         self.is_done = False
         self._service = service
         self._conversations = conversations
         self._stops = stops
         self._n_answered = 0
-        # While the answer waits: its tokens, and what the caches held of them.
-        self._text: list[int] = []
-        self._saved: SavedCaches | None = None
         self.started = time.monotonic()
 
     @property
@@ -92,30 +83,6 @@ class Writing:
         self._service.totals.ended("error")
         self.job.emit(error)
         self.is_done = True
-
-    def wait(self) -> None:
-        """Make room for other answers until `go_on`."""
-        target = self.engine.target
-        self._text = list(target.tokens)
-        with suppress(LlamaError, MemoryError):
-            self._saved = None if target.n_portion else self.engine.save()
-        self.engine.reset()
-        self.waits = True
-
-    def go_on(self) -> None:
-        """Go on where `wait` interrupted the answer. The text is read again if there was no memory for a copy."""
-        self.waits = False
-        saved, self._saved = self._saved, None
-        if saved:
-            with suppress(LlamaError):
-                self.engine.restore(saved)
-                return
-        self.engine.target.begin_prompt(self._text)
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens of the text so far, with its prompt."""
-        return len(self._text if self.waits else self.engine.target.tokens)
 
     def _send(self, text: str) -> None:
         """Send `text`, with the log-probability of each token once the first byte of its text is sent.

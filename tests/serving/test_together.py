@@ -12,7 +12,6 @@ import httpx2
 import pytest
 
 from specrun.engine.passes import Passes
-from specrun.serving.worker import Worker
 from specrun.serving.writing import Writing
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import MERGED
@@ -145,12 +144,12 @@ def test_a_long_prompt_is_read_between_the_passes_of_others(monkeypatch: pytest.
         expected = [content(server.post(CHAT, body)) for body in (long, writing)]
     events: list[str] = []
     with running(plan=OFF.plan(), prompt_pass=64, parallel=2) as server, ThreadPoolExecutor(1) as executor:
-        read, write = Passes.read, Worker._write
+        read, write = Passes.read, Passes.next_pass
         monkeypatch.setattr(Passes, "read", lambda own, all_: (events.append("read"), read(own, all_)))
         monkeypatch.setattr(
-            Worker,
-            "_write",
-            lambda worker, all_, readers: (events.append("both" if readers else "write"), write(worker, all_, readers)),
+            Passes,
+            "next_pass",
+            lambda own, all_, readers=(): (events.append("both" if readers else "write"), write(own, all_, readers))[1],
         )
         other = executor.submit(server.post, CHAT, writing)
         wait_until(lambda: "write" in events, "the other answer is written")
@@ -169,7 +168,7 @@ def test_answers_for_which_there_is_no_room_wait_and_are_the_same(monkeypatch: p
     ]
     with running(plan=OFF.plan(), ctx_size=300) as server:
         expected = [content(server.post(CHAT, body)) for body in requests]
-    monkeypatch.setattr("specrun.serving.worker._FIRST_TOKENS", 20)
+    monkeypatch.setattr("specrun.engine.together._FIRST_TOKENS", 20)
     waits: list[Any] = []
     wait: Callable[[Writing], None] = Writing.wait
     monkeypatch.setattr(Writing, "wait", lambda one: (waits.append(one), wait(one)))
