@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +66,7 @@ def streamed_context(
     plans = planned(path, n_resident, n_slots)
     with (
         LlamaModel(path) as model,
-        StreamedWeights(plans.pages, plans.plan, replace(ring, n_slots=n_slots), pressure) as weights,
+        StreamedWeights(plans.pages, plans.plan, ring, pressure) as weights,
         LlamaContext(model, config, weights) as made,
     ):
         self_check.stream(made, weights)

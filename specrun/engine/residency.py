@@ -13,7 +13,7 @@ from specrun.engine.placing import placement_request
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.memory import Pressure
 from specrun.hardware.placement import Placement, place
-from specrun.hardware.residency import FEWEST_SLOTS, plan_residency, room_for_weights
+from specrun.hardware.residency import RingSettings, plan_residency, room_for_weights
 from specrun.llama import LlamaModel
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import address_space, self_check
@@ -80,16 +80,13 @@ def _readers(
             raise CannotStreamError("its experts lie in the file in an unknown way")
         if n_bytes(experts.dense) > room:
             raise CannotStreamError("what every token needs beside experts does not fit; try a smaller --ctx-size")
-        mixture = experts, file.n_experts_used, options.ring
+        mixture = experts, file.n_experts_used, RingSettings()
         return [partial(CachedExperts, *mixture, room, pressure), partial(ExpertWeights, *mixture)]
     pages = weight_pages(file, PAGE, with_mtp, settings)
-    # When the settings were measured there may have been more memory.
-    for n_slots in range(options.ring.n_slots, FEWEST_SLOTS - 1, -1):
-        plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room, n_slots)
-        if plan:
-            ring = replace(options.ring, n_slots=plan.n_slots)
-            return [partial(StreamedWeights, pages, plan, ring, pressure)] if plan.streamed else []
-    raise CannotStreamError("what every pass needs leaves no memory for two layers; try a smaller --ctx-size")
+    plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room)
+    if plan is None:
+        raise CannotStreamError("what every pass needs leaves no memory for two layers; try a smaller --ctx-size")
+    return [partial(StreamedWeights, pages, plan, RingSettings(), pressure)] if plan.streamed else []
 
 
 def target_context(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specrun.engine.kept_states import KeptStates
 from specrun.errors import UsageError
-from specrun.hardware.residency import RingSettings
 from specrun.llama.context import ContextConfig
 from specrun.llama_settings import UNDECIDED, LlamaSettings, ResidencyChoice
 from specrun.profiles.profile import Profile
@@ -44,7 +43,6 @@ class RunOptions:
     datastore: Path | None = None  # a file of `specrun datastore` to draft from; None for none
     history: bool = False  # whether to draft from earlier sessions and save this one
     residency: ResidencyChoice = "auto"  # whether specrun streams weights that do not fit into RAM, where it can
-    ring: RingSettings = field(default_factory=RingSettings)  # how it reads them; a profile has its own
     most_ram: int | None = None  # bytes of RAM that both models may take; None for all that is free
     chat_template: str | None = None  # Jinja, or a name of llama.cpp's; None: the target's own
     steps_down: int = 0  # smaller placements to begin with, because passes ran out of memory with those before
@@ -63,7 +61,7 @@ class RunOptions:
             methods = {plan.method for plan in followed}
             plans = (*followed, *(plan for plan in plans if plan.method not in methods))
         may_shrink = self.may_shrink and not self.follow
-        return replace(self, settings=settings, plans=plans, ring=self.profile.ring, may_shrink=may_shrink)
+        return replace(self, settings=settings, plans=plans, may_shrink=may_shrink)
 
     def with_trees_of(self, most: int) -> RunOptions:
         """The options with trees of at most so many nodes, if their bounds are left to specrun."""

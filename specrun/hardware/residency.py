@@ -20,15 +20,12 @@ ResidencyMode = Literal["ring", "experts", "off"]
 
 @dataclass(frozen=True)
 class RingSettings:
-    """How streamed layers are read. The defaults are for a model that nobody has tuned; they were chosen by hand."""
+    """How streamed layers are read. Of the other ways that `specrun tune` timed before none was faster
+    (docs/streaming.md).
+    """
 
-    n_slots: int = FEWEST_SLOTS  # slots in which layers take turns; each takes memory from resident layers
     n_readers: int = 2  # threads, so that a request is waiting while the disk serves another
     request_bytes: int = 4 * 2**20  # of one request, in whole pages; far above what a disk needs to reach its rate
-
-    def __str__(self) -> str:
-        readers = "1 reader" if self.n_readers == 1 else f"{self.n_readers} readers"
-        return f"{self.n_slots} slots, {readers}, requests of {self.request_bytes / 2**20:g} MiB"
 
 
 @dataclass(frozen=True)

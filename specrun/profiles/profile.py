@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from specrun.errors import ProfileError
-from specrun.hardware.residency import Residency, RingSettings
+from specrun.hardware.residency import Residency
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.controllers.arm import ExpectedPlan, untried
 from specrun.speculation.drafters.guessed import COPIED_NODES, DRAFTLESS
@@ -70,14 +70,6 @@ class TriedSettings:
 
 
 @dataclass(frozen=True)
-class TriedRing:
-    """A way to read streamed weights that was tried."""
-
-    ring: RingSettings
-    ms: dict[int, float]  # milliseconds of a pass, by its tokens
-
-
-@dataclass(frozen=True)
 class Profile:
     """What one run of `specrun tune` measured and chose."""
 
@@ -97,8 +89,6 @@ class Profile:
     tried: list[TriedSettings] = field(default_factory=list)
     prompt_ms: dict[int, float] = field(default_factory=dict)  # to read a token, by tokens of a pass over a prompt
     residency: Residency = field(default_factory=Residency)  # how the target's weights in RAM were held
-    ring: RingSettings = field(default_factory=RingSettings)  # how weights that do not fit into RAM were read
-    tried_rings: list[TriedRing] = field(default_factory=list)  # what it was chosen from, the defaults first
     picture: str = ""  # where the layers lie, as plain text
     notices: list[str] = field(default_factory=list)  # sentences for the user, most about what disturbed it
     origin: Origin = "tuned"  # `specrun tune` measured it, or runs of `auto` learned it while they wrote

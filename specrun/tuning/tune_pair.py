@@ -21,7 +21,6 @@ from specrun.hardware import machine
 from specrun.hardware.cpu import usable_threads
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement, place
-from specrun.hardware.residency import RingSettings
 from specrun.llama import devices, offload_threshold, tiled_kernels
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
@@ -29,7 +28,7 @@ from specrun.profiles.profile import Profile
 from specrun.speculation.drafters.cost_aware import MERGED
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.pass_times import MOST_TOKENS
-from specrun.tuning import prompt_passes, ring_trials, settings_trials
+from specrun.tuning import prompt_passes, settings_trials
 from specrun.tuning.settings_trials import Tried
 from specrun.tuning.tuner import EFFORTS, EffortName, Tuned, Tuner
 from specrun.tuning.unfinished import Stages, UnfinishedRun
@@ -96,16 +95,10 @@ def tune_pair(
         unfinished.save()
     if stages.settings.offload_min_batch not in (None, offload_threshold.in_use()):
         raise OtherProcessNeededError(stages.settings.offload_min_batch)
-    unpadded = replace(
-        options, settings=options.settings.over(stages.settings), exact=False, ring=stages.ring or RingSettings()
-    )
+    unpadded = replace(options, settings=options.settings.over(stages.settings), exact=False)
     with Model(unpadded, show=run.display) as model:
         for notice in model.notices:
             run.note(notice)
-        if model.residency.mode == "ring" and stages.ring is None:
-            ring_run = run.stage(_SETTINGS_SHARE * effort.seconds)
-            stages.ring, stages.tried_rings = ring_trials.choose(model, texts.together(), ring_run)
-            unfinished.save()
         if unfinished.is_resumed:
             run.note("going on with what an earlier run has measured")
         # What the trials left of their time, or took of more, is that of the other measurements.
@@ -139,8 +132,6 @@ def _profile(options: RunOptions, identity: Mapping[str, Any], here: Machine, st
         plans=tuned.plans,
         tried=stages.tried,
         prompt_ms=stages.prompt_ms,
-        ring=stages.ring or RingSettings(),
-        tried_rings=stages.tried_rings,
     )
 
 

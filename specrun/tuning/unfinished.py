@@ -8,11 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from specrun.hardware.residency import RingSettings
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import recall, remember
 from specrun.profiles.codec import converter
-from specrun.profiles.profile import Profile, TriedRing, TriedSettings
+from specrun.profiles.profile import Profile, TriedSettings
 from specrun.profiles.profile_files import folder
 from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.planning.pass_sizes import PassSizes
@@ -35,8 +34,6 @@ class Stages:
     exact_sizes: PassSizes | None = None
     learned: list[Learned] = field(default_factory=list)
     prompt_ms: dict[int, float] = field(default_factory=dict)  # see `Profile`
-    ring: RingSettings | None = None
-    tried_rings: list[TriedRing] = field(default_factory=list)
 
 
 class UnfinishedRun:
@@ -60,7 +57,6 @@ class UnfinishedRun:
         if stages.settings is None:
             stages.settings, stages.tried, stages.prompt_ms = profile.settings, profile.tried, profile.prompt_ms
             stages.target, stages.exact_sizes = profile.costs.target, profile.exact_sizes
-            stages.ring, stages.tried_rings = profile.ring, profile.tried_rings
 
     def once(self, stage: str, measure: Callable[[], Result]) -> Result:
         """The result of a stage, by its name in `Stages`: what is known already, or what is measured now and kept."""

@@ -46,8 +46,6 @@ def _head(profile: Profile) -> Table:
         lines.append(("weights", profile.regime))
     if profile.residency.mode != "off":
         lines.append(("streaming", str(profile.residency)))
-        if len(profile.tried_rings) > 1:
-            lines.append(("", f"{profile.ring}, the best of {len(profile.tried_rings)} ways that were timed"))
     lines.append(("settings", "; ".join(settings_words(profile.settings)) or "llama.cpp's defaults"))
     if profile.prompt_ms:
         rates = [f"{rate_text(1e3 / ms)} in passes of {n}" for n, ms in sorted(profile.prompt_ms.items())]

@@ -15,7 +15,6 @@ from specrun.engine.placing import plan_placement
 from specrun.engine.run_options import RunOptions
 from specrun.errors import CrashError, LlamaError, OutOfMemoryError
 from specrun.hardware import placement
-from specrun.hardware.residency import RingSettings
 from specrun.llama.context import LlamaContext
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.long_run import unseen
@@ -201,7 +200,6 @@ def test_the_process_gets_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         datastore=Path("texts.dstore"),
         history=True,
         residency="off",
-        ring=RingSettings(n_slots=5),
         steps_down=2,
         parallel=4,
         chat_template="chatml",

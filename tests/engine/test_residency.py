@@ -27,7 +27,7 @@ from specrun.hardware import memory
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
 from specrun.hardware.placement import place
-from specrun.hardware.residency import Residency, RingSettings
+from specrun.hardware.residency import Residency
 from specrun.llama import LlamaModel, devices
 from specrun.llama.context import LlamaContext
 from specrun.llama.streaming.address_space import PAGE
@@ -115,19 +115,6 @@ def test_what_is_streamed_is_known(model: Path, limited: Callable[[Path, int], N
     plan = planned(model, 2).plan
     assert (held.mode, held.resident_bytes, held.streamed_bytes) == ("ring", plan.resident_bytes, plan.streamed_bytes)
     assert notices == []
-
-
-def test_it_is_streamed_as_a_profile_says_as_far_as_the_memory_allows(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = planned(model, 1).plan
-    for n_resident, expected in ((2, 4), (1, 3), (0, 2)):
-        room = plan.held_bytes + (n_resident - 1) * plan.slot_bytes
-        monkeypatch.setattr(residency, "room_in_ram", lambda *_, room=room: room)
-        options = RunOptions(model, None, (OFF.plan(),), settings=ONE_THREAD, ring=RingSettings(4, 1, 8192))
-        with Model(options) as made:
-            assert made.generate("def", max_tokens=2).token_ids
-            assert made.residency.n_slots == expected
 
 
 def test_a_split_model_is_streamed(tmp_path: Path, model: Path, limited: Callable[[Path, int], None]) -> None:

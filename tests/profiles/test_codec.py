@@ -48,9 +48,10 @@ def test_a_profile_that_was_saved_before_loses_nothing() -> None:
     assert through_json(profile_to_json(profile_from_json(after))) == after
 
 
-def test_what_is_no_longer_known_of_a_plan_is_left_out() -> None:
-    """Plans said whether to draft during the target's passes, which nothing does any more."""
-    before = saved()
+def test_what_is_no_longer_known_is_left_out() -> None:
+    """Plans said whether to draft during the target's passes, and profiles how streamed weights were read."""
+    ring = {"n_slots": 3, "n_readers": 4, "request_bytes": 2**20}
+    before = saved() | {"ring": ring, "tried_rings": [{"ring": ring, "ms": {"1": 9.5}}]}
     for plan in (before["plan"], *before["plans"]):
         for one in (plan, *plan["expected"]):
             one["overlap"] = True

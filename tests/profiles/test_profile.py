@@ -12,14 +12,12 @@ import pytest
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.learning import choosers
-from specrun.engine.run_options import RunOptions
 from specrun.errors import ProfileError
-from specrun.hardware.residency import RingSettings
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles import lookup
 from specrun.profiles import profile_files as storage
 from specrun.profiles.codec import profile_to_json
-from specrun.profiles.profile import Acceptance, Profile, TriedRing, TunedPlan, nearest
+from specrun.profiles.profile import Acceptance, Profile, TunedPlan, nearest
 from specrun.speculation.controllers.arm import ExpectedPlan
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.drafters.chain import CHAIN
@@ -94,16 +92,6 @@ def test_a_profile_is_read_back_as_it_was_written() -> None:
     assert storage.find(storage.path_of("abc")) is not None
     assert storage.find(storage.path_of("abd")) is None
     assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing else is left behind"
-
-
-def test_how_weights_were_read_is_read_back_and_used() -> None:
-    ring = RingSettings(3, 4, 2**20)
-    profile = storage.load(storage.save(made(ring=ring, tried_rings=[TriedRing(ring, {1: 20.5, 16: 31.25})])))
-    assert profile.tried_rings == [TriedRing(ring, {1: 20.5, 16: 31.25})]
-    options = RunOptions(Path("target.gguf"), None, (OFF.plan(),), profile=profile)
-    assert options.ring == RingSettings()
-    assert options.with_profile.ring == ring
-    assert made().ring == RingSettings()
 
 
 def test_its_chooser_follows_its_plans() -> None:

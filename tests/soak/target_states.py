@@ -24,7 +24,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from specrun.errors import ContextFullError, LlamaError
 from specrun.hardware.memory import Pressure
-from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming.ring import Ring
@@ -253,11 +252,6 @@ class StreamedStates(TargetStates):
         weights = self.target.context.weights
         assert isinstance(weights, StreamedWeights)
         return weights
-
-    @rule(n_slots=st.integers(2, 4), n_readers=st.integers(1, 3), n_bytes=st.sampled_from([4096, 65536]))
-    def read_in_another_way(self, n_slots: int, n_readers: int, n_bytes: int) -> None:
-        self.weights.change(RingSettings(n_slots, n_readers, n_bytes))
-        self.counts["ways of reading"] += 1
 
     @rule(n_bytes=st.sampled_from([1, 50_000]), seed=SEEDS)
     def memory_is_short(self, n_bytes: int, seed: int) -> None:

@@ -37,12 +37,11 @@ def check_layers_in_turn(settings: LlamaSettings) -> str | None:
     with tiny_model.loaded(n_layers=FEWEST_SLOTS + 2) as model:
         pages = weight_pages(GgufFile.read(model.path), PAGE)
         room = n_bytes(pages.others) + FEWEST_SLOTS * max(pages.layer_bytes)
-        plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room, FEWEST_SLOTS)
+        plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room)
         assert plan, "the room is that of the slots"
-        ring = RingSettings(n_slots=FEWEST_SLOTS)
         try:
             with (
-                StreamedWeights(pages, plan, ring, Pressure(0, lambda: 0)) as weights,
+                StreamedWeights(pages, plan, RingSettings(), Pressure(0, lambda: 0)) as weights,
                 LlamaContext(model, config, weights) as context,
             ):
                 return self_check.computed_otherwise(context, weights)

@@ -18,7 +18,7 @@ from specrun.llama.streaming.weight_file import WeightFile
 class HeldPages:
     """Finds the pages of a model that llama.cpp has mapped. Close it after the context and before the model.
 
-    files: the model's files. ranges: the pages that may be replaced. settings: how files are read; may be changed.
+    files: the model's files. ranges: the pages that may be replaced. settings: how files are read.
     addresses: where llama.cpp looks for each of `ranges`.
     locked: whether all that was copied is locked into memory, so that it is never swapped.
     Raises CannotStreamError if the files cannot be read or are not mapped.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specrun.catalog.weight_pages import PageRange, WeightPages, n_bytes
+from specrun.catalog.weight_pages import PageRange, WeightPages
 from specrun.errors import LlamaError
 from specrun.hardware.memory import Pressure
-from specrun.hardware.residency import Residency, ResidencyPlan, RingSettings, plan_residency, relieved
+from specrun.hardware.residency import Residency, ResidencyPlan, RingSettings, relieved
 from specrun.llama import library
 from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.gate import LayerGate
@@ -18,7 +18,7 @@ from specrun.llama.streaming.ring import Request, Ring, SlotMemory
 class StreamedWeights(library.Closing):
     """Made for a model that llama.cpp has mapped. Close it after the context and before the model.
 
-    plan: what is to be streamed. settings: how it is read, with as many slots as the plan has.
+    plan: what is to be streamed. settings: how it is read.
     pressure: tells between passes whether the system runs short of memory. Resident layers are then streamed.
 
     paths: the model's files. n_layers: its layers in RAM, also resident ones. n_slots: in which layers take turns.
@@ -74,19 +74,6 @@ class StreamedWeights(library.Closing):
         self._memory.begin()
         self._memory.pin(self._pages.others)
         self._arrange(self._plan if strictly else self._wanted, reads_ahead=not strictly)
-
-    def change(self, settings: RingSettings) -> bool:
-        """Read in another way from now on, within the memory that is held now; between two passes.
-
-        Returns False, and changes nothing, if the memory does not allow so many slots. Raises as `stream` does.
-        """
-        pages = self._pages
-        plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), self._plan.held_bytes, settings.n_slots)
-        if plan is None:
-            return False
-        self._memory.settings = settings
-        self._arrange(plan, reads_ahead=True)
-        return True
 
     def begin_pass(self) -> None:
         """To be called before every pass. Raises LlamaError if memory that must be given back cannot be."""

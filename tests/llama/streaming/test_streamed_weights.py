@@ -16,9 +16,10 @@ import numpy as np
 import psutil
 import pytest
 
+from specrun.catalog.weight_pages import n_bytes
 from specrun.errors import LlamaError
 from specrun.hardware.memory import Pressure
-from specrun.hardware.residency import RingSettings
+from specrun.hardware.residency import RingSettings, plan_residency
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import LlamaContext
@@ -51,24 +52,7 @@ def test_several_passes_in_one_call_are_the_same(model: Path) -> None:
 
 @pytest.mark.parametrize("n_readers", [1, 4])
 def test_layers_of_several_requests_are_the_same(model: Path, expected: list[bytes], n_readers: int) -> None:
-    with streamed_context(model, 0, 3, ring=RingSettings(3, n_readers, 4096)) as streamed:
-        assert written(streamed) == expected
-
-
-def test_the_way_of_reading_can_change_between_passes(model: Path, expected: list[bytes]) -> None:
-    with streamed_context(model, 2) as streamed:
-        weights = streamed.weights
-        assert weights
-        n_held = held(weights)
-        for ring in (RingSettings(3, 1, 8192), RingSettings(4, 4), RingSettings(2, 2)):
-            assert weights.change(ring)
-            assert weights.residency.n_slots == ring.n_slots
-            assert held(weights) <= n_held
-            assert written(streamed) == expected
-        assert held(weights) == n_held
-        before = weights.residency
-        assert not weights.change(RingSettings(n_slots=50))
-        assert weights.residency == before
+    with streamed_context(model, 0, 3, ring=RingSettings(n_readers, 4096)) as streamed:
         assert written(streamed) == expected
 
 
@@ -77,10 +61,13 @@ def test_memory_is_given_back_before_more_is_taken(
     model: Path, monkeypatch: pytest.MonkeyPatch, n_resident: int, n_before: int, n_after: int
 ) -> None:
     """Else both together exceed what there is, and the system ends the process."""
+    pages = planned(model).pages
     with streamed_context(model, n_resident, n_before) as streamed:
         weights = streamed.weights
         assert weights
         n_held, taken = held(weights), list[int]()
+        other = plan_residency(pages.layer_bytes, n_bytes(pages.others), n_held, n_after)
+        assert other
         resize = SlotMemory.resize
 
         def counted(slots: SlotMemory, n_bytes: int) -> None:
@@ -88,7 +75,7 @@ def test_memory_is_given_back_before_more_is_taken(
             resize(slots, n_bytes)
 
         monkeypatch.setattr(SlotMemory, "resize", counted)
-        assert weights.change(RingSettings(n_after))
+        weights._arrange(other)
         assert len(taken) == 1
         assert taken[0] <= n_held
 
