@@ -17,8 +17,8 @@ from specrun.engine.completion import Completion
 from specrun.errors import SpecrunError
 from specrun.reading.deltas import Delta, Reader
 from specrun.sampling.sampler import TokenLogprob
-from specrun.serving.api_error import ApiError, of_model
-from specrun.serving.job import Job, Piece
+from specrun.serving.api_error import ApiError, error_response, of_model
+from specrun.serving.job import Job, Piece, stopping
 
 KEEP_ALIVE_S = 10.0  # proxies and clients give up on connections that are silent for a minute or so
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would hold a stream back
@@ -39,6 +39,11 @@ class Answer:
     logprobs: tuple[TokenLogprob, ...] = ()
     finish: Literal["stop", "length", "tool_calls"] | None = None
     completion: Completion | None = None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the server stops, or nobody waits for the answer any more."""
+        return self.completion is not None and self.completion.finish_reason == "interrupted"
 
     @property
     def ended(self) -> Completion:
@@ -82,11 +87,13 @@ def frame(value: dict[str, Any], event: str | None = None) -> bytes:
 async def response_of(request: Request, job: Job, new_reader: NewReader, shape: Shape, is_streamed: bool) -> Response:
     """The answers, streamed or whole. A client that goes away cancels the job. Raises ApiError."""
     if is_streamed:
-        return _EventStream(job, _events(job, new_reader, shape))
+        return _EventStream(job, _events(job, new_reader, shape), request.url.path)
     answers = [Answer(i) for i in range(len(job.asked))]
     async with _cancelled_on_disconnect(job, request.receive):
         async for addition in _additions(job, new_reader, None):
             assert addition
+            if addition.is_interrupted:  # a part that is sent as the whole would pass for an answer that is long
+                raise stopping()
             answer = answers[addition.index]
             answer.deltas += addition.deltas
             answer.logprobs += addition.logprobs
@@ -95,11 +102,17 @@ async def response_of(request: Request, job: Job, new_reader: NewReader, shape: 
 
 
 async def _events(job: Job, new_reader: NewReader, shape: Shape) -> AsyncIterator[bytes]:
+    """What is sent. Raises ApiError for what goes wrong before anything is."""
     completions: list[Completion] = []
-    for data in shape.begin():
-        yield data
+    has_begun = False
     try:
         async for addition in _additions(job, new_reader, KEEP_ALIVE_S):
+            if not has_begun:
+                if addition and addition.is_interrupted and not addition.deltas:
+                    raise stopping()
+                for data in shape.begin():
+                    yield data
+                has_begun = True
             if addition is None:
                 yield shape.keep_alive
                 continue
@@ -108,6 +121,8 @@ async def _events(job: Job, new_reader: NewReader, shape: Shape) -> AsyncIterato
             if addition.completion:
                 completions.append(addition.completion)
     except ApiError as error:
+        if not has_begun:
+            raise
         yield shape.failure(error)
         return
     for data in shape.end(completions):
@@ -128,7 +143,7 @@ async def _additions(job: Job, new_reader: NewReader, keep_alive_s: float | None
                 addition = Answer(index, reader.finish(), completion=event)
             has_calls = has_calls or any(delta.call for delta in addition.deltas)
             if isinstance(event, Completion):
-                # An interrupted answer is cut short, as a long answer is.
+                # An interrupted stream is cut short, as a long answer is.
                 is_cut = event.finish_reason != "stop"
                 addition.finish = "length" if is_cut else "tool_calls" if has_calls else "stop"
                 index, reader, has_calls = index + 1, new_reader(), False
@@ -138,15 +153,30 @@ async def _additions(job: Job, new_reader: NewReader, keep_alive_s: float | None
 
 
 class _EventStream(StreamingResponse):
-    """Sends frames as they come. A client that goes away cancels the job."""
+    """Sends frames as they come. A client that goes away cancels the job.
 
-    def __init__(self, job: Job, frames: AsyncIterator[bytes]) -> None:
-        super().__init__(frames, headers=_HEADERS, media_type="text/event-stream")
+    The status is sent with the first frame, so that what goes wrong before has a status of its own.
+    """
+
+    def __init__(self, job: Job, frames: AsyncIterator[bytes], path: str) -> None:
+        super().__init__(self._all(frames), headers=_HEADERS, media_type="text/event-stream")
         self._job = job
+        self._frames = frames
+        self._path = path
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with _cancelled_on_disconnect(self._job, receive):
+            try:
+                self._first = await anext(self._frames)
+            except ApiError as error:
+                await error_response(self._path, error)(scope, receive, send)
+                return
             await self.stream_response(send)
+
+    async def _all(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        yield self._first
+        async for data in frames:
+            yield data
 
 
 @contextlib.asynccontextmanager

@@ -184,7 +184,7 @@ class JobQueue:
         """Add a job. Raises ApiError with the status 503 if there is no room, or the server is stopping."""
         with self._changed:
             if self._is_closed:
-                raise _closed()
+                raise stopping()
             if len(self._waiting) >= self._most + self.n_lanes - self.n_running:
                 self.n_refused += 1
                 why = f"{len(self._waiting)} requests are waiting already; try again later, or raise --queue"
@@ -225,12 +225,13 @@ class JobQueue:
             refused = list(self._waiting)
             self._waiting.clear()
         for job in refused:
-            job.emit(_closed())
+            job.emit(stopping())
 
     @property
     def n_waiting(self) -> int:
         return len(self._waiting)
 
 
-def _closed() -> ApiError:
+def stopping() -> ApiError:
+    """The answer to a request for which the server stopped before anything was sent."""
     return ApiError("the server is stopping", UNAVAILABLE)

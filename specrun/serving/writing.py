@@ -10,9 +10,8 @@ from specrun.engine.engine import Engine
 from specrun.engine.statistics import Pass
 from specrun.engine.together import LaneText
 from specrun.sampling.sampler import TokenLogprob
-from specrun.serving.api_error import SERVER_ERROR, ApiError
 from specrun.serving.conversations import Conversations
-from specrun.serving.job import Asked, Job, Piece
+from specrun.serving.job import Asked, Job, Piece, stopping
 from specrun.serving.service import Service
 
 
@@ -73,7 +72,7 @@ class Writing(LaneText):
         self._n_answered += 1
         is_interrupted = completion.finish_reason == "interrupted"
         if is_interrupted:
-            self.job.emit(ApiError("the server is stopping", SERVER_ERROR))
+            self.job.emit(stopping())
         self.is_done = is_interrupted or self._n_answered == len(self.job.asked)
         if not self.is_done:
             self.begin()

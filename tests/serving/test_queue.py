@@ -122,6 +122,33 @@ def test_the_end_of_the_server_ends_answers_with_a_reason(endless: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (COMPLETIONS, LONG),
+        (COMPLETIONS, {**LONG, "n": 2}),
+        ("/v1/messages", {"max_tokens": 16_000, "messages": messages("x")}),
+        # Their prompts are still being read.
+        (COMPLETIONS, {"prompt": "x" * 16_000, "stream": True}),
+        ("/v1/messages", {"max_tokens": 9, "messages": messages("x" * 16_000), "stream": True}),
+    ],
+    ids=["whole", "two", "message", "stream", "streamed message"],
+)
+def test_what_was_not_begun_when_the_server_stops_is_answered_with_503(
+    endless: Path, path: str, body: dict[str, Any]
+) -> None:
+    with ExitStack() as stack:
+        with running(endless, plan=OFF.plan(), ctx_size=16_384) as server:
+            client = stack.enter_context(httpx2.Client(base_url=server.url, timeout=60, trust_env=False))
+            executor = stack.enter_context(ThreadPoolExecutor())
+            future = executor.submit(client.post, path, json=body)
+            wait_until(lambda: server.service.queue.n_running > 0, "the answer is being written")
+        response = future.result()
+    assert response.status_code == 503, response.text
+    assert "stopping" in response.json()["error"]["message"]
+
+
+@pytest.mark.slow
 def test_everybody_gets_the_text_that_he_would_get_alone(server: Server) -> None:
     bodies = [
         {"messages": messages(f"def f{i}(x):"), "seed": i, "temperature": 0.2 * i, "max_tokens": 40} for i in range(6)
