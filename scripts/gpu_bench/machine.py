@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from specrun.bench.share import revision
+import specrun
 from specrun.errors import LlamaError, UsageError
 from specrun.hardware.machine import Machine
 from specrun.llama import devices, library
@@ -50,10 +52,22 @@ def _found() -> dict[str, Any]:
     }
     software = {
         "driver": here.driver or "unknown",
-        "specrun": revision(),
+        "specrun": _revision(),
         "llama.cpp": f"{library.build()} ({', '.join(library.backends())})",
         "llama-cpp-python": library.bindings_version(),
         "Python": platform.python_version(),
         "kernel": here.release,
     }
     return {"machine": machine, "software": software, "backend": here.gpus[0].backend if here.gpus else ""}
+
+
+def _revision() -> str:
+    """The version, and in parentheses the commit of this clone; `changed` where files differ from it."""
+    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=10", "--dirty=, changed"]
+    try:
+        described = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, encoding="utf-8", check=True
+        )
+    except (OSError, subprocess.SubprocessError):  # no git, or no clone
+        return specrun.__version__
+    return f"{specrun.__version__} ({described.stdout.strip()})"

@@ -47,7 +47,6 @@ class BenchOptions:
     form: Literal["table", "md", "csv", "json", "jsonl"] = option(
         "table", "table|md|csv|json|jsonl", "Format of the result on stdout.", "--output", "-o"
     )
-    share: bool = flag("Print one row and a footnote to paste for others, instead of the table.")
     plot: Path | None = option(None, "FILE", "Draw the rows (.png, .svg).")
 
     @property
@@ -83,7 +82,7 @@ def bench(
     """
     if context.invoked_subcommand:
         return
-    from specrun.bench import bench_prompts, share
+    from specrun.bench import bench_prompts
     from specrun.bench.runner import Bench
     from specrun.cli.opening import opened
     from specrun.long_run import Run
@@ -96,8 +95,6 @@ def bench(
         texts = bench_prompts.shipped(_listed(what.kinds, bench_prompts.KINDS, "--kinds"))
     if what.plot:
         plots.check(what.plot)
-    if what.share and what.form != "table":
-        raise UsageError("--share has a form of its own; leave --output out")
     speculation = SpeculationOptions(datastore=what.datastore, learn=False)
     largest = settings.largest_plan(what.is_sweep)
     asked = models, speculation, machine, sampling.temp
@@ -106,10 +103,7 @@ def bench(
             output.note(str(model.exactness))
         runner = Bench(model, settings, Run(display, output.note))
         rows = runner.sweep(texts) if what.is_sweep else runner.run(texts)
-        shared = share.cells_and_footnote(rows, model, settings) if what.share else None
-    if shared:
-        output.write(bench_table.markdown(share.HEAD, shared[:1]) + f"\n{shared[1]}\n")
-    elif what.form == "table":
+    if what.form == "table":
         output.print_table(bench_table.as_table(rows))
     else:
         output.write(bench_table.as_text(rows, what.form))
