@@ -128,6 +128,8 @@ def broken(parts: Parts, rng: random.Random) -> tuple[bytes, str]:
     """The bytes of a file that is broken in one or a few random ways, and how it was broken."""
     ways = []
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
+        if not parts.tensors or not parts.metadata:  # the last one is gone
+            break
         change = rng.choice(_CHANGES)
         parts = change(parts, rng)
         ways.append(change.__name__)
@@ -147,7 +149,9 @@ def _flipped_bytes(parts: Parts, rng: random.Random) -> bytes:
         n_header - 1 - rng.randrange(min(n_header, 1000)),
     ]
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
-        data[rng.choice(places) + rng.randrange(-2, 3) % n_header] ^= rng.choice((0xFF, 0x80, 1, rng.randrange(1, 256)))
+        data[(rng.choice(places) + rng.randrange(-2, 3)) % n_header] ^= rng.choice(
+            (0xFF, 0x80, 1, rng.randrange(1, 256))
+        )
     return bytes(data)
 
 
