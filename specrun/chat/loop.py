@@ -137,7 +137,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                 if completion.token_ids:
                     self._keep(completion)
                 else:
-                    self._session.undo()
+                    self._session.take_back()
                 raise
             self._keep(completion)
         if completion.finish_reason == "context":

@@ -41,6 +41,7 @@ class Session:
         self.plans: PlanChooser | None = None
         self.thinks = True
         self.messages: list[Message] = []
+        self._before: list[Message] = []  # as they were when the present completion was prepared
         self._ctx_size = ctx_size
         self._complete = complete
         self._format = ChatFormat(model)
@@ -65,7 +66,7 @@ class Session:
         try:
             yield from completion.stream()
         except BaseException:
-            self.undo()
+            self.take_back()
             raise
         self.keep(completion)
 
@@ -109,8 +110,8 @@ class Session:
     def prepare(self, text: str) -> tuple[Completion, int]:
         """A completion that answers `text`, and how many of the oldest turns were dropped to make room for it.
 
-        After streaming it, pass it to `keep`, or call `undo`. Raises PromptError if the message alone does not fit the
-        context; the conversation is then unchanged.
+        After streaming it, pass it to `keep`, or call `take_back`. Raises PromptError if the message alone does not fit
+        the context; the conversation is then unchanged.
         """
         return self._prepare([*self.messages, {"role": "user", "content": text}])
 
@@ -118,11 +119,10 @@ class Session:
         """As `prepare`, for another answer to the last message with the next seed; None without a message."""
         if self.n_turns == 0:
             return None
-        if self.messages[-1]["role"] == "assistant":
-            self.messages.pop()
+        asked = self.messages[:-1] if self.messages[-1]["role"] == "assistant" else self.messages
         sampling = self.request.sampling
         self.request = replace(self.request, sampling=replace(sampling, seed=(sampling.seed + 1) % MAX_SEED))
-        return self._prepare(self.messages)
+        return self._prepare(asked)
 
     def keep(self, completion: Completion) -> None:
         """Add the answer of a streamed completion, whole or interrupted, to the conversation."""
@@ -133,6 +133,10 @@ class Session:
             message[form.reasoning_key] = thinking
         self.messages.append(message)
         self._written.keep(self._asked + completion.text, completion.tokens_with_prompt)
+
+    def take_back(self) -> None:
+        """Make the conversation what it was before the last completion was prepared, with turns that were dropped."""
+        self.messages = self._before
 
     def undo(self) -> bool:
         """Forget the last message and its answer; False if there is none."""
@@ -162,7 +166,7 @@ class Session:
                 f"the message has {len(tokens)} tokens and the context {self._ctx_size}; "
                 "shorten it or give a larger --ctx-size"
             )
-        self.messages, self._asked = messages, text
+        self._before, self.messages, self._asked = self.messages, messages, text
         self._written.keep(text, tokens)
         return self._complete(replace(self.request, prompt=tokens, shown=self._shown), self.plans), n_dropped
 

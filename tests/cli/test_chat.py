@@ -277,6 +277,23 @@ def test_text_that_is_not_utf8_is_refused_and_the_chat_goes_on(here: SpecrunHere
     assert contents == ["one", SCRIPT_TEXT, "a\0b", SCRIPT_TEXT]
 
 
+def test_a_failed_regen_leaves_the_answer_that_was_there(
+    here: SpecrunHere, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, scored, left = tmp_path / "chat.json", TargetContext.score, [6]  # passes of the first answer
+
+    def score(target: TargetContext, tree: TokenTree) -> Logits:
+        left[0] -= 1
+        if left[0] < 0:
+            raise LlamaError("llama.cpp failed on a pass (code -3)")
+        return scored(target, tree)
+
+    monkeypatch.setattr(TargetContext, "score", score)
+    result = chat(here, script, "one", "/regen", f"/save {file}", options=("--speculate", "off"))
+    assert "failed on a pass" in result.stderr
+    assert [message["content"] for message in json.loads(file.read_text())["messages"]] == ["one", SCRIPT_TEXT]
+
+
 def test_a_damaged_conversation_is_set_aside(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
     path = tmp_path / "data" / "chats" / "conversation-1.json"
     path.parent.mkdir(parents=True)
