@@ -1,7 +1,7 @@
 """Tokens a pass by the size of the tree, for chain, SpecExec, OPT-Tree, Sequoia and specrun's own growth.
 
     python scripts/bench_growth.py [--prompts N] [--max-tokens N] [--budgets LIST] [--methods NAME ...] [--leaves N]
-        [--plot FILE] [-o FILE.json]
+        [-o FILE.json]
 
 On the embedded pair, greedy and at T=0.8. Own growth and Sequoia's trees are calibrated on passages of this Python's
 standard library and all are measured behind passages of the packages beside specrun, which neither model was trained
@@ -46,7 +46,6 @@ from specrun.speculation.planning.guide import Guide, PassRecord, RunCosts
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import MAX_LEAVES, TreeShape
 from specrun.speculation.tree import ROOT
-from specrun.views.plots import save
 
 BUDGETS = (4, 8, 16, 32, 64, 128, 256, 512)
 DEPTH = 24
@@ -199,26 +198,6 @@ def measure(model: Model, arguments: argparse.Namespace) -> dict[str, dict[str, 
     return rows
 
 
-def draw(rows: dict[str, dict[str, dict[int, float]]], path: Path) -> None:
-    """A panel for each temperature."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 4.5), layout="constrained", dpi=110)
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(rows), squeeze=False)[0]
-    for axes, (temperature, by_method) in zip(panels, rows.items(), strict=True):
-        for name, rates in by_method.items():
-            axes.plot(list(rates), list(rates.values()), "k.-" if name == "own growth" else ".-", label=name)
-        axes.set_xscale("log", base=2)
-        axes.set_ylim(bottom=1)
-        axes.set_title("greedy" if temperature == "0" else f"temperature {temperature}")
-        axes.set_xlabel("nodes of the tree")
-        axes.set_ylabel("tokens a pass")
-        axes.legend(fontsize="small")
-    save(figure, path)
-
-
 def markdown(rows: dict[str, dict[str, dict[int, float]]]) -> str:
     """A table for each temperature."""
     lines = []
@@ -240,14 +219,11 @@ def main() -> None:
     parser.add_argument("--temps", type=lambda text: [float(t) for t in text.split(",")], default=[0.0, 0.8])
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="rows of the table; all by default")
     parser.add_argument("--leaves", type=int, default=MAX_LEAVES, help="most leaf paths of a tree")
-    parser.add_argument("--plot", type=Path)
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
     with Model(RunOptions(embedded.TARGET, embedded.DRAFT, (SPECEXEC.plan(max(arguments.budgets), DEPTH),))) as model:
         rows = measure(model, arguments)
     print(markdown(rows))
-    if arguments.plot:
-        draw(rows, arguments.plot)
     if arguments.output:
         arguments.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 

@@ -156,11 +156,6 @@ _SAVING: dict[str, tuple[Command, tuple[int, ...], tuple[str, ...]]] = {
         (2,),
         ("cannot be written",),
     ),
-    "a plot": (
-        _file_of_the_user("methods", "growth-map", "--plot", _in("map.png")),
-        (2,),
-        ("cannot be written",),
-    ),
 }
 
 FAULTS = [

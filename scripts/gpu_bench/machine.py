@@ -65,9 +65,7 @@ def _revision() -> str:
     """The version, and in parentheses the commit of this clone; `changed` where files differ from it."""
     command = ["git", "describe", "--always", "--exclude=*", "--abbrev=10", "--dirty=, changed"]
     try:
-        described = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, encoding="utf-8", check=True
-        )
+        commit = subprocess.check_output(command, cwd=Path(__file__).parent, encoding="utf-8").strip()
     except (OSError, subprocess.SubprocessError):  # no git, or no clone
         return specrun.__version__
-    return f"{specrun.__version__} ({described.stdout.strip()})"
+    return f"{specrun.__version__} ({commit})"

@@ -47,7 +47,6 @@ class BenchOptions:
     form: Literal["table", "md", "csv", "json", "jsonl"] = option(
         "table", "table|md|csv|json|jsonl", "Format of the result on stdout.", "--output", "-o"
     )
-    plot: Path | None = option(None, "FILE", "Draw the rows (.png, .svg).")
 
     @property
     def is_sweep(self) -> bool:
@@ -86,15 +85,13 @@ def bench(
     from specrun.bench.runner import Bench
     from specrun.cli.opening import opened
     from specrun.long_run import Run
-    from specrun.views import bench_table, plots
+    from specrun.views import bench_table
 
     settings = _settings(what, sampling)
     if what.prompts:
         texts = bench_prompts.load(what.prompts)
     else:
         texts = bench_prompts.shipped(_listed(what.kinds, bench_prompts.KINDS, "--kinds"))
-    if what.plot:
-        plots.check(what.plot)
     speculation = SpeculationOptions(datastore=what.datastore, learn=False)
     largest = settings.largest_plan(what.is_sweep)
     asked = models, speculation, machine, sampling.temp
@@ -107,8 +104,6 @@ def bench(
         output.print_table(bench_table.as_table(rows))
     else:
         output.write(bench_table.as_text(rows, what.form))
-    if what.plot:
-        plots.plot_rows(rows, what.plot)
 
 
 @app.command(cls=Command)

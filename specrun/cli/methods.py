@@ -64,7 +64,6 @@ def growth_map(
     depth: Depth = None,
     temp: Temperature = 0.8,
     save: Annotated[Path | None, _file_option(help="Write the tree to a file, for --growth-map.")] = None,
-    plot: Annotated[Path | None, _file_option(help="Draw the tree (.png, .svg).")] = None,
     *,
     models: ModelOptions,
     machine: MachineOptions,
@@ -77,12 +76,10 @@ def growth_map(
     from specrun.engine import growth_maps
     from specrun.locations import whole_file
     from specrun.speculation.registry import find
-    from specrun.views import plots, tree_view
+    from specrun.views import tree_view
 
     if not find(method).wants_shape:
         raise UsageError(f"--method is sequoia or sequoia-match here; got {method}")
-    if plot:
-        plots.check(plot)
     speculation = SpeculationOptions(method=method, budget=budget, depth=depth)
     with opened(models, speculation, machine, temp, is_measured=True) as model:
         if model.engine.draft is None:
@@ -99,5 +96,3 @@ def growth_map(
                 file.write(shape.as_text(acceptance).encode())
         except OSError as error:
             raise UsageError(f"{save} cannot be written: {error.strerror}") from error
-    if plot:
-        plots.plot_tree(shape, acceptance, plot)

@@ -42,7 +42,6 @@ class TuneOptions:
     temp: str = option("0.8,0", "LIST", "Temperatures to tune for; 0 is greedy.")
     prompts: Path | None = option(None, "FILE", 'Your own prompts to tune on: JSONL of {"prompt"}.')
     raw: bool = flag("No chat template: continue the prompts as they are.")
-    plot: Path | None = option(None, "FILE", "Draw what passes take (.png, .svg).")
     json: bool = flag("One JSON object instead of the report.")
 
 
@@ -82,10 +81,6 @@ def tune(*, models: ModelOptions, what: TuneOptions, profiles: ProfileOptions, m
         _use_saved(_run_options(_listed(models), machine), profiles, what)
     else:
         temperatures = temperatures_in(what.temp)
-        if what.plot:
-            from specrun.views import plots
-
-            plots.check(what.plot)
         trims = models.draft is None and not what.quick
         return _tune(_run_options(_compared(models), machine), what, temperatures, trims)
     return 0
@@ -227,14 +222,12 @@ def _keep_fastest(tuned: Sequence[TunedDraft], best: TunedDraft) -> None:
 
 def _show(profile: Profile, what: TuneOptions) -> None:
     from specrun.profiles.codec import profile_to_json
-    from specrun.views import plots, tune_report
+    from specrun.views import tune_report
 
     if what.json:
         output.write_json(profile_to_json(profile))
     else:
         output.print_table(tune_report.render(profile))
-    if what.plot:
-        plots.plot_profile(profile, what.plot)
 
 
 def _use_saved(pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileOptions, what: TuneOptions) -> None:
@@ -243,8 +236,8 @@ def _use_saved(pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileO
     from specrun.profiles import lookup, profile_files
     from specrun.profiles.codec import profile_to_json
 
-    if len(pairs) > 1 and (options.export or what.plot):
-        raise UsageError("--export and --plot write the profile of one pair; name one --draft")
+    if len(pairs) > 1 and options.export:
+        raise UsageError("--export writes the profile of one pair; name one --draft")
     results = [(name, lookup.find_any(identity_of(pair))) for name, pair in pairs]
     found = [result.profile for _, result in results if result.profile]
     if not found:

@@ -1,1 +1,1 @@
-"""Everything that is drawn for people, with rich, plotille or matplotlib."""
+"""Everything that is drawn for people, with rich or plotille."""

@@ -63,7 +63,7 @@ def test_a_sweep_covers_the_grid(specrun: Specrun, tmp_path: Path) -> None:
 def test_a_grid_of_ones_own_for_any_method(specrun: Specrun, tmp_path: Path) -> None:
     result = specrun(
         "bench", "--prompts", prompts_file(tmp_path), "--methods", "chain,tree,sequoia,sequoia-match",
-        "--budgets", "4,16", "--depths", "2,8", "-o", "json", "--plot", tmp_path / "a.png", *QUICK,
+        "--budgets", "4,16", "--depths", "2,8", "-o", "json", *QUICK,
     )  # fmt: skip
     assert result.code == 0, result.stderr
     rows = {row["method"]: row for row in json.loads(result.stdout)}
@@ -145,26 +145,3 @@ def test_bad_input_is_one_line(specrun: Specrun, arguments: list[str], code: int
     assert result.code == code
     assert result.stderr.count("\n") == 1
     assert "Traceback" not in result.stderr
-
-
-def test_a_plot_is_drawn(specrun: Specrun, tmp_path: Path) -> None:
-    picture = tmp_path / "a.png"
-    result = specrun("bench", "--prompts", prompts_file(tmp_path), "--plot", picture, *QUICK)
-    assert result.code == 0, result.stderr
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("picture", ["a.txt", "nowhere/a.png"])
-def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_measured(specrun: Specrun, picture: str) -> None:
-    result = specrun("bench", "--plot", picture)
-    assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-
-
-def test_a_missing_matplotlib_is_said_before_anything_is_measured(
-    specrun: Specrun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "matplotlib.py").write_text("raise ImportError", encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    result = specrun("bench", "--plot", tmp_path / "a.png")
-    assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert "'.[plot]'" in result.stderr

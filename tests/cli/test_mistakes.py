@@ -23,7 +23,6 @@ from tests.conftest import SCRIPT_TEXT, SpecrunHere
         (["-hello there"], "specrun generate -- '-hello there'"),
         (["--what is this"], "specrun generate -- '--what is this'"),
         (["-5"], "specrun generate -- -5"),
-        (["--overlap", "x"], "there is no option --overlap"),
         (["--debug", "x"], "specrun --debug generate"),
         (["--mlock", "x"], "--load-mode mlock"),
         (["why", "is"], "quotes"),
@@ -33,6 +32,13 @@ from tests.conftest import SCRIPT_TEXT, SpecrunHere
 )
 def test_generate_answers_with_what_is_right(here: SpecrunHere, arguments: list[str], part: str) -> None:
     here("generate", *arguments).assert_fails(2, part)
+
+
+@pytest.mark.parametrize(
+    ("command", "option"), [("generate", "--overlap"), ("bench", "--share"), ("bench", "--plot"), ("tune", "--plot")]
+)
+def test_an_option_that_is_gone_is_none(here: SpecrunHere, command: str, option: str) -> None:
+    here(command, option).assert_fails(2, f"there is no option {option}")
 
 
 @pytest.mark.parametrize(

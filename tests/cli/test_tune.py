@@ -111,9 +111,6 @@ def test_a_profile_is_shown_listed_exported_imported_and_forgotten(
     here("tune", "--show", **elsewhere).assert_fails(2, "no profile", "specrun tune")
     assert here("tune", "--import", file, **elsewhere).code == 0
     assert json.loads(here("tune", "--show", "--json", **elsewhere).stdout) == tuned
-    picture = tmp_path / "plan.png"
-    assert here("tune", "--show", "--plot", picture, **elsewhere).code == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
     assert here("tune", "--forget", **elsewhere).code == 0
     here("tune", "--forget", **elsewhere).assert_fails(2, "no profile")
 
@@ -142,7 +139,6 @@ def test_of_a_list_of_drafts_each_profile_is_shown_or_forgotten(
     assert json.loads(of_both("--show", "--json").stdout) == [tuned, alone]
     assert of_both("--show").stdout.count("the same by hand") == 2
     of_both("--export", file).assert_fails(2, "one --draft")
-    of_both("--show", "--plot", tmp_path / "plan.png").assert_fails(2, "one --draft")
     assert of_both("--forget").stderr.count("deleted") == 2
     of_both("--show").assert_fails(2, "no profile")
 
@@ -225,7 +221,6 @@ def test_an_interrupted_run_goes_on_where_it_was(specrun: Specrun, tmp_path: Pat
         (["--show", "--forget"], "exclude each other"),
         (["--temp", "hot"], "--temp"),
         (["--temp", "-1"], "--temp"),
-        (["--plot", "plan.txt"], ".png"),
         (["--target", "none.gguf"], "none.gguf"),
     ],
 )

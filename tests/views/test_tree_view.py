@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from specrun.errors import UsageError
 from specrun.speculation.planning.sequoia import best_shape
 from specrun.speculation.shape import TreeShape
-from specrun.views import plots
 from specrun.views.tree_view import ShapeView, caption
 
 SMALL = TreeShape((-1, 0, 1, 1, 3, 0, 5))
@@ -63,18 +60,3 @@ def test_no_line_is_too_wide(shape: TreeShape, width: int) -> None:
 
 def test_the_caption_knows_one_from_many() -> None:
     assert caption(TreeShape.chain(0), ACCEPTANCE) == "1 node, 0 deep, 1 leaf, 1.00 tokens a pass expected"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", [SMALL, TreeShape.chain(0), best_shape(ACCEPTANCE, 200, 10)])
-def test_files_are_drawn(shape: TreeShape, tmp_path: Path) -> None:
-    plots.plot_tree(shape, ACCEPTANCE, tmp_path / "tree.png")
-    plots.plot_tree(shape, ACCEPTANCE, tmp_path / "tree.svg")
-    assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
-    assert f"{shape.n_nodes} node" in (tmp_path / "tree.svg").read_text(encoding="utf-8")
-
-
-def test_a_file_that_cannot_be_drawn_is_the_users_to_mend(tmp_path: Path) -> None:
-    for path in (tmp_path / "tree.txt", tmp_path / "nowhere" / "tree.png"):
-        with pytest.raises(UsageError, match="--plot"):
-            plots.check(path)
