@@ -10,7 +10,15 @@ from specrun.engine.prompt_tokens import chat_template
 from specrun.llama import LlamaModel, named_template
 from specrun.llama.chat_template import Message
 from specrun.llama.named_template import NamedTemplate
+from specrun.reading import harmony
+from specrun.reading.deltas import THINKING, THINKING_END
 from specrun.reading.form import answer_form
+
+
+def is_begun(messages: Sequence[Message]) -> bool:
+    """Whether the last message is the beginning of the answer: the assistant's, and no call of a tool."""
+    last = messages[-1]
+    return last["role"] == "assistant" and not last.get("tool_calls")
 
 
 class ChatFormat:
@@ -32,14 +40,34 @@ class ChatFormat:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text of a conversation, up to where the answer begins. Raises ModelFileError if the template refuses it.
+        """The text of a conversation, up to where the answer begins, or goes on if the last message is `is_begun`.
 
-        thinks: whether the model may think before it answers. tools, variables: for the template.
+        thinks: whether the model may think before it answers. tools, variables: for the template. Raises ModelFileError
+        if the template refuses the messages.
         """
-        if thinks:
-            return self._template.render(messages, tools=tools, variables=variables)
-        variables = {**self.form.without_thinking, **(variables or {})}
-        return self.form.end_of_thinking(self._template.render(messages, tools=tools, variables=variables))
+        answer, thoughts = "", ""
+        if is_begun(messages):
+            answer = messages[-1]["content"]
+            thoughts = str(messages[-1].get(self.form.reasoning_key, ""))
+            messages = messages[:-1]
+        if thinks and (thoughts or not answer):
+            text = self._template.render(messages, tools=tools, variables=variables)
+        else:
+            variables = {**self.form.without_thinking, **(variables or {})}
+            text = self.form.end_of_thinking(self._template.render(messages, tools=tools, variables=variables))
+        return text + self._begun(text, thoughts, answer)
+
+    def _begun(self, prompt: str, thoughts: str, answer: str) -> str:
+        """What the model would have written behind `prompt` for the beginning of an answer."""
+        if self.form.calls == "harmony":
+            analysis = f"{harmony.CHANNEL}analysis{harmony.MESSAGE}{thoughts}{harmony.END}{harmony.START}assistant"
+            return (analysis if thoughts else "") + (
+                f"{harmony.CHANNEL}final{harmony.MESSAGE}{answer}" if answer else ""
+            )
+        if thoughts and self.form.thinks:
+            begin = "" if self.form.is_thinking(prompt) else f"{THINKING}\n"
+            return f"{begin}{thoughts}\n{THINKING_END}\n\n{answer}"
+        return answer
 
     @property
     def system_notice(self) -> str | None:

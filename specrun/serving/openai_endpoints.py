@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from specrun.engine.chat_format import is_begun
 from specrun.engine.request import Request
 from specrun.reading.deltas import Reader
 from specrun.serving.answers import NewReader, response_of
@@ -86,6 +87,10 @@ def read_chat(service: Service, body: Mapping[str, Any], sending: Sending) -> Re
         raise refused("top_logprobs", "needs logprobs to be true")
     form = prompts.format.form
     messages, expected = read_messages(body, form), read_expected(body, form)
+    is_formed = expected.schema is not None or request.gbnf is not None or expected.prompt_end
+    if is_formed and is_begun(messages) and messages[-1]["content"]:
+        why = "end with a message of the assistant, which cannot be continued in a format or as a named call"
+        raise refused("messages", f"{why}; leave out the one or the other")
     effort, thinks = given.reasoning_effort, given.reasoning_effort != "none"
     variables = ({"reasoning_effort": effort} if effort and thinks else {}) | given.chat_template_kwargs
     tools = expected.tools.declared if expected.tools else []

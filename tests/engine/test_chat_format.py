@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specrun.engine.chat_format import ChatFormat
+from specrun.engine.chat_format import ChatFormat, is_begun
 from specrun.llama import LlamaModel
 from specrun.llama.chat_template import Message
 from tests.models import CHAT_TEMPLATE, edited
@@ -40,3 +40,45 @@ def test_a_model_is_asked_not_to_think(
         assert not_thinking in prompt
         assert not chat_format.form.is_thinking(prompt)
         assert "<think>\n\n</think>" not in chat_format.prompt(ASKED)
+
+
+BEGUN: Message = {"role": "assistant", "content": "Because "}
+FINAL = "<|start|>assistant<|channel|>final<|message|>Because "
+ANALYSIS = "<|start|>assistant<|channel|>analysis<|message|>hm<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("template", "bare", "with_thoughts", "thoughts_alone"),
+    [
+        (
+            QWEN3,
+            "assistant\n<think>\n\n</think>\n\nBecause ",
+            "assistant\n<think>\nhm\n</think>\n\nBecause ",
+            "assistant\n<think>\nhm\n</think>\n\n",
+        ),
+        (
+            OPEN_THINKING,
+            "<|assistant|><think>\n\n</think>\n\nBecause ",
+            "<|assistant|><think>\nhm\n</think>\n\nBecause ",
+            "<|assistant|><think>\nhm\n</think>\n\n",
+        ),
+        (GPT_OSS, FINAL, ANALYSIS + FINAL, ANALYSIS + "<|start|>assistant"),
+        (None, "assistant\nBecause ", "assistant\nBecause ", "assistant\n"),
+    ],
+)
+def test_the_last_message_of_the_assistant_goes_on(
+    script: Path, tmp_path: Path, template: str | None, bare: str, with_thoughts: str, thoughts_alone: str
+) -> None:
+    with LlamaModel(edited(tmp_path / "model.gguf", script, {CHAT_TEMPLATE: template})) as model:
+        chat_format = ChatFormat(model)
+        thinking: Message = {"role": "assistant", "content": "", "thinking": "hm", "reasoning_content": "hm"}
+        assert chat_format.prompt([*ASKED, BEGUN]).endswith(bare)
+        assert chat_format.prompt([*ASKED, {**thinking, "content": "Because "}]).endswith(with_thoughts)
+        assert chat_format.prompt([*ASKED, thinking]).endswith(thoughts_alone)
+        assert chat_format.prompt([*ASKED, {"role": "assistant", "content": ""}]) == chat_format.prompt(ASKED)
+        calls: Message = {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"function": {"name": "f", "arguments": {}}}],
+        }
+        assert not is_begun([calls])

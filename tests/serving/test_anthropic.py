@@ -95,6 +95,15 @@ def test_system_messages_between_the_others_stay_in_their_place(qwen: Server) ->
     assert "'user', 'assistant' or 'system'" in qwen.client.post("/v1/messages", json=body).json()["error"]["message"]
 
 
+def test_the_last_message_of_the_assistant_is_continued(server: Server) -> None:
+    ask: list[Any] = [{"role": "user", "content": "def f(x):"}]
+    with anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0) as client:
+        whole, begun = (client.messages.create(model=NAME, max_tokens=n, messages=ask) for n in (24, 8))
+        ask.append({"role": "assistant", "content": begun.content})
+        rest = client.messages.create(model=NAME, max_tokens=16, messages=ask)
+    assert begun.content[0].text + rest.content[0].text == whole.content[0].text
+
+
 def test_stop_sequences(client: anthropic.Anthropic) -> None:
     message = client.messages.create(model=NAME, max_tokens=64, messages=ASK, stop_sequences=["zz", " look"])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", " look")

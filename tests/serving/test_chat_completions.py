@@ -119,3 +119,14 @@ def test_a_bias_forbids_or_forces_a_token(server: Server) -> None:
     assert content(without) == second["token"]
     forced = server.chat(ASK, max_tokens=4, logit_bias=[[second["id"], 100]])
     assert content(forced) == 4 * second["token"]
+
+
+def test_the_last_message_of_the_assistant_is_continued(server: Server) -> None:
+    begun = content(server.chat("def f(x):", max_tokens=8))
+    whole = content(server.chat("def f(x):", max_tokens=24))
+    answer = server.chat("def f(x):", begun, max_tokens=16)
+    assert begun + content(answer) == whole
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 8
+    assert begun + streamed(server.stream(CHAT, {"messages": messages("def f(x):", begun), "max_tokens": 16})) == whole
+    body = {"messages": messages("def f(x):", begun), "response_format": {"type": "json_object"}}
+    assert server.refused(CHAT, body)[1]["param"] == "messages"
