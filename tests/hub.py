@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import threading
@@ -42,8 +43,8 @@ class Fault:
 
     status: answer this; with cut: send that many bytes of what was asked for and close; with corrupt: flip its last
     byte; with ignore_range: send everything; with begin: continue there, whatever was asked for; with ok: answer 200
-    to a `Range`, too; with page: send this instead; with hold: wait for `hub.go_on` after `cut` bytes. With only_ranges
-    it happens to requests with a `Range` only.
+    to a `Range`, too; with page: send this instead; with zipped: compress what nobody asked to have compressed; with
+    hold: wait for `hub.go_on` after `cut` bytes. With only_ranges it happens to requests with a `Range` only.
     """
 
     path: str
@@ -54,6 +55,7 @@ class Fault:
     ignore_range: bool = False
     begin: int | None = None
     ok: bool = False
+    zipped: bool = False
     page: bytes | None = None
     only_ranges: bool = False
     hold: bool = False
@@ -187,7 +189,10 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {begin}-{total - 1}/{total}"
         if fault.corrupt:
             content = content[:-1] + bytes([content[-1] ^ 1])
-        self._send(status, content[begin:], headers, fault)
+        body = content[begin:]
+        if fault.zipped:
+            body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
+        self._send(status, body, headers, fault)
 
     def _refuse(self, status: int, code: str | None, message: str, headers: dict[str, str] | None = None) -> None:
         coded = {"X-Error-Code": code} if code else {}

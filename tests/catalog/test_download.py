@@ -246,6 +246,33 @@ def test_where_a_server_really_continues_counts(hub: Hub, shown: Shown, begin: i
     assert hub.ranges() == ["bytes=1500000-"] + [None] * (begin == 1_500_001)
 
 
+@pytest.mark.parametrize("n_here", [0, 1_500_000])
+def test_a_proxy_that_compresses_is_understood(hub: Hub, shown: Shown, n_here: int) -> None:
+    begun(n_here)
+    hub.faults = [Fault("/cdn/", zipped=True)]
+    assert pulled(shown).read_bytes() == CONTENT
+
+
+def test_a_host_of_files_that_cannot_be_reached_is_named(hub: Hub, shown: Shown) -> None:
+    begun()
+    blocked = {"Location": "http://localhost:9/cdn/x?Signature=secret"}
+    hub.faults = [Fault("/resolve/", status=302, headers=blocked) for _ in range(99)]
+    part = rf"no connection to localhost, to which {hub.url} sends downloads \(.*\); check the network, or the proxy"
+    with pytest.raises(HubError, match=part) as told:
+        pulled(shown)
+    assert not isinstance(told.value, NoHubError)
+    assert "secret" not in str(told.value)
+    assert partial().read_bytes() == CONTENT[:1_500_000]
+
+
+def test_a_connection_that_stalls_is_taken_up_again(hub: Hub, shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.1)
+    hub.faults = [Fault("/cdn/", cut=1_500_000, hold=True)]
+    assert pulled(shown).read_bytes() == CONTENT
+    said = f"lost the connection to localhost, to which {hub.url} sends downloads (timed out)"
+    assert shown.notes == [f"{said}; trying again in 1 s"]
+
+
 def test_what_the_hub_itself_refuses_is_not_asked_again(hub: Hub, shown: Shown) -> None:
     hub.faults = [Fault("/resolve/", status=404, headers={"X-Error-Code": "EntryNotFound"})]
     with pytest.raises(HubError, match="no longer has this file"):

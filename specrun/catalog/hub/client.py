@@ -13,6 +13,7 @@ from specrun.catalog.hub.look_up import RemoteFile, RemoteModel
 from specrun.errors import HubError
 
 _PIECE_BYTES = 1 << 18
+_PART = 206  # HTTP's status for a part of a file
 
 
 def ask_whether_there(timeout_s: float) -> None:
@@ -46,26 +47,25 @@ def stream(model: RemoteModel, file: RemoteFile, offset: int) -> Iterator[tuple[
         get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response,
     ):
         hf_raise_for_status(response)
-        begin, length = (
-            _begin(response.headers.get("Content-Range"), offset),
-            response.headers.get("Content-Length", ""),
-        )
+        begin = _begin(response.headers.get("Content-Range"), offset, response.status_code)
+        length = "" if "Content-Encoding" in response.headers else response.headers.get("Content-Length", "")
         if begin is None and length.isdecimal() and int(length) != file.bytes:
             what = f"{response.url.host} sends {length} bytes instead of {file.name}, which has {file.bytes}"
             raise HubError(f"{what}; check the proxy")
         yield begin or 0, response.iter_bytes(_PIECE_BYTES)
 
 
-def _begin(content_range: str | None, offset: int) -> int | None:
+def _begin(content_range: str | None, offset: int, status: int) -> int | None:
     """Where the bytes of an answer begin, by its header `bytes BEGIN-END/ALL`; None for an answer with all bytes.
 
-    The status does not tell: some hubs answer 200 with a part, and caches begin at a block. Raises RefusedError for
-    what begins behind `offset`.
+    The status alone does not tell: some hubs answer 200 with a part, and caches begin at a block. Raises RefusedError
+    for what begins behind `offset`.
     """
-    found = re.match(r"bytes (\d+)-", content_range or "")
-    if found and int(found[1]) > offset:
+    if not (found := re.match(r"bytes (\d+)-", content_range or "")):
+        return offset if status == _PART else None
+    if int(found[1]) > offset:
         raise RefusedError(f"{address()} continues at {found[1]} and not at {offset}; try again", by_range=True)
-    return int(found[1]) if found else None
+    return int(found[1])
 
 
 @contextmanager

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from specrun.catalog.entries import catalog
-from specrun.catalog.hub import address
+from specrun.catalog.hub import address, endpoint
 from specrun.display_text import near, without_secrets
 from specrun.errors import HubError, NoHubError
 
@@ -40,20 +41,29 @@ def client_errors_as_hub_errors(repo: str, name: str) -> Iterator[None]:
         raise NoHubError(why) from error
     except errors.HfHubHTTPError as error:
         raise _response_error(repo, error) from error
-    except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-        reason = reason_of(error) or type(error).__name__
-        why = f"no connection to {address()} ({reason}); check the network, or HF_ENDPOINT"
-        raise NoHubError(why, _WAIT_S) from error
+    except httpx2.TransportError as error:
+        raise _connection_error(error, isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout))) from error
     except UnicodeError as error:  # in the headers, of which only the token is not ours
         why = "the token of HF_TOKEN, or of `hf auth login`, has characters that no token has; copy it again"
         raise HubError(why) from error
-    except httpx2.TransportError as error:
-        reason = reason_of(error) or type(error).__name__
-        raise HubError(f"lost the connection to {address()} ({reason}); check the network", _WAIT_S) from error
     except (httpx2.HTTPError, errors.HFValidationError, ValueError) as error:
         raise HubError(f"{repo}: {reason_of(error)}; check the name, and HF_ENDPOINT") from error
     except (AttributeError, KeyError, TypeError) as error:  # which the client raises for an answer of another form
         raise HubError(f"{address()} answers what is no answer of a hub; check HF_ENDPOINT") from error
+
+
+def _connection_error(error: Any, at_once: bool) -> HubError:
+    """The HubError for a connection that was lost, or that `at_once` could not be made. The hub sends downloads to
+    another host, which a firewall may not let through.
+    """
+    reason, host = reason_of(error) or type(error).__name__, error.request.url.host
+    is_hub_s = host == urlsplit(endpoint()).hostname
+    where = address() if is_hub_s else f"{host}, to which {address()} sends downloads"
+    if not at_once:
+        return HubError(f"lost the connection to {where} ({reason}); check the network", _WAIT_S)
+    if is_hub_s:
+        return NoHubError(f"no connection to {where} ({reason}); check the network, or HF_ENDPOINT", _WAIT_S)
+    return HubError(f"no connection to {where} ({reason}); check the network, or the proxy", _WAIT_S)
 
 
 def reason_of(error: Exception) -> str:
