@@ -151,11 +151,6 @@ _SAVING: dict[str, tuple[Command, tuple[int, ...], tuple[str, ...]]] = {
         (10,),
         ("cannot be written",),
     ),
-    "a growth map": (
-        _file_of_the_user("methods", "growth-map", "--save", _in("map.json")),
-        (2,),
-        ("cannot be written",),
-    ),
 }
 
 FAULTS = [

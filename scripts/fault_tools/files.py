@@ -198,15 +198,6 @@ FAULTS = [
         partial(named, (*_LEARN, "--no-learn", "--datastore", "FILE"), ("datastore", __file__, "--save", "FILE"), 10),
     ),
     Fault(
-        "damaged: a growth map",
-        partial(
-            named,
-            (*_LEARN, "--no-learn", "--method", "sequoia", "--growth-map", "FILE"),
-            ("methods", "growth-map", "--save", "FILE"),
-            2,
-        ),
-    ),
-    Fault(
         "damaged: a conversation (/load)",
         partial(named, ("chat", "-m", "embedded", "--speculate", "off", "--no-learn"), (), 0),
     ),

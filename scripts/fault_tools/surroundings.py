@@ -96,7 +96,7 @@ def paths(place: Place, _extent: Extent) -> Injections:
             (*_HISTORY, *pair),
             ("datastore", odd.work / "text", "--save", odd.work / f"s {name}", "--target", target),
             (*_WRITE, *pair, "--datastore", odd.work / f"s {name}"),
-            ("methods", "growth-map", *pair, "--save", odd.work / f"g {name}"),
+            ("methods", "growth-map", *pair),
             ("tune", "--export", odd.work / f"p {name}", *pair),
             ("models", "info", target),
         ):

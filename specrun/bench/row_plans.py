@@ -14,7 +14,6 @@ from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, HEADS, OFF, PROFILE, Method, Plan
 from specrun.speculation.registry import ALIASES, METHODS
-from specrun.speculation.shape import TreeShape
 
 # Sizes among which the best chain and the best tree are chosen: depths, and (budget, depth).
 CHAIN_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
@@ -41,13 +40,12 @@ class BenchSettings:
     methods: tuple[str, ...] = ROWS  # names of rows beside `off`
     budgets: tuple[int, ...] = SWEEP_BUDGETS  # of the grid
     depths: tuple[int, ...] = SWEEP_DEPTHS  # of the grid
-    growth_map: TreeShape | None = None  # the shape of trees that have the same one in every pass
     raw: bool = False  # continue the prompts as they are, without the chat template
 
     def largest_plan(self, is_sweep: bool) -> Plan:
         """The plan for whose trees the contexts must have room."""
         sizes = [*self.budgets, *(d + 1 for d in self.depths)] if is_sweep else [budget for budget, _ in TREE_SIZES]
-        return SPECEXEC.plan(max(*sizes, self.growth_map.n_nodes if self.growth_map else 1), 16)
+        return SPECEXEC.plan(max(sizes), 16)
 
 
 class RowPlans:
@@ -95,8 +93,6 @@ class RowPlans:
     def _sizes(self, name: str, method: Method) -> dict[str, Plan]:
         """The plans of a method at every size of the grid, by the names of their rows."""
         settings = self._settings
-        if method.wants_shape and settings.growth_map:
-            return {name: method.plan().shaped(settings.growth_map)}
         if method.is_chain:
             return {f"{name} {depth}": method.plan(depth=depth) for depth in settings.depths}
         sizes = dict.fromkeys(
@@ -126,8 +122,6 @@ class RowPlans:
 
     def _sized(self, method: Method, best: dict[str, Plan]) -> Plan:
         """A plan of the method as large as the best chain or tree, or of the profile's size if it is adaptive."""
-        if method.wants_shape and self._settings.growth_map:
-            return method.plan().shaped(self._settings.growth_map)
         if method in (CHAIN, SPECEXEC):
             return best[CHAIN_ROW if method is CHAIN else TREE_ROW]
         profile = self._model.plans.profile

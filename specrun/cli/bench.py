@@ -15,7 +15,7 @@ from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import Temperature, TokenOptions, sampling_parameters
-from specrun.options.speculation_options import Datastore, GrowthMap, SpeculationOptions, read_growth_map
+from specrun.options.speculation_options import Datastore, SpeculationOptions
 from specrun.views import output
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ class BenchOptions:
         "Rows besides off: chain, tree, auto, names of `specrun methods`, or all.",
     )
     datastore: Datastore = None
-    growth_map: GrowthMap = None
     sweep: bool = flag("Measure each row's method on a grid of budgets and depths instead.", usual=False)
     budgets: str | None = option(None, "LIST", "The grid's budgets: nodes of a tree, such as 4,16,64.", usual=False)
     depths: str | None = option(None, "LIST", "The grid's depths: drafted tokens on a path, such as 4,8.", usual=False)
@@ -125,9 +124,6 @@ def _settings(what: BenchOptions, sampling: BenchSampling) -> BenchSettings:
     methods = row_plans.ALL if what.methods == "all" else _listed(what.methods, row_plans.NAMES, "--methods")
     if what.repeat < 1 or sampling.max_tokens < 2:
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
-    growth_map = read_growth_map(what.growth_map) if what.growth_map else None
-    if growth_map and not any(method and method.wants_shape for method in map(row_plans.method_of, methods)):
-        raise UsageError("--growth-map goes with --methods sequoia or sequoia-match")
     return row_plans.BenchSettings(
         sampling_parameters(sampling, sampling.temp),
         sampling.max_tokens,
@@ -135,7 +131,6 @@ def _settings(what: BenchOptions, sampling: BenchSampling) -> BenchSettings:
         methods,
         _numbers(what.budgets, "--budgets", 2) if what.budgets else row_plans.SWEEP_BUDGETS,
         _numbers(what.depths, "--depths", 1) if what.depths else row_plans.SWEEP_DEPTHS,
-        growth_map,
         what.raw,
     )
 

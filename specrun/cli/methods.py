@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json as jsonlib
-from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,8 +15,6 @@ from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import Temperature
 from specrun.options.speculation_options import Budget, Depth, SpeculationOptions
 from specrun.views import output
-
-_file_option = partial(typer.Option, metavar="FILE", show_default=False)
 
 _KINDS = {
     "plain": "without drafts",
@@ -63,7 +59,6 @@ def growth_map(
     budget: Budget = None,
     depth: Depth = None,
     temp: Temperature = 0.8,
-    save: Annotated[Path | None, _file_option(help="Write the tree to a file, for --growth-map.")] = None,
     *,
     models: ModelOptions,
     machine: MachineOptions,
@@ -74,7 +69,6 @@ def growth_map(
     """
     from specrun.cli.opening import opened
     from specrun.engine import growth_maps
-    from specrun.locations import whole_file
     from specrun.speculation.registry import find
     from specrun.views import tree_view
 
@@ -90,9 +84,3 @@ def growth_map(
             acceptance = growth_maps.acceptance(model.engine, plans.profile, temp)
             shape = plans.candidates[0].shape or growth_maps.best(plans.candidates[0], acceptance, model.engine)
     output.print_table(tree_view.ShapeView(shape, acceptance))
-    if save:
-        try:
-            with whole_file(save.absolute()) as file:
-                file.write(shape.as_text(acceptance).encode())
-        except OSError as error:
-            raise UsageError(f"{save} cannot be written: {error.strerror}") from error

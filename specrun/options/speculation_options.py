@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from specrun.errors import UsageError
-from specrun.locations import decode, read_bytes
 from specrun.options import completion
 from specrun.options.expand import flag, option, spelled
 
 if TYPE_CHECKING:
     from specrun.speculation.method import Plan
-    from specrun.speculation.shape import TreeShape
 
 Speculate = Literal["auto", "off", "chain", "tree"]
 
@@ -36,21 +34,7 @@ Depth = Annotated[int | None, _shared(
     "--depth", metavar="N",
     help="Most drafted tokens on a path. By default 8 in a tree and 4 in a chain; with auto as many as pay."
 )]
-GrowthMap = Annotated[Path | None, _shared(
-    "--growth-map", metavar="FILE",
-    help="Tree shape for Sequoia's methods, saved by `specrun methods growth-map`. By default measured."
-)]
 # fmt: on
-
-
-def read_growth_map(path: Path) -> TreeShape:
-    """The tree shape in a file. Raises UsageError if it cannot be read."""
-    from specrun.speculation.shape import TreeShape
-
-    try:
-        return TreeShape.from_text(decode(read_bytes(path, UsageError), str(path), UsageError))
-    except ValueError as error:
-        raise UsageError(f"{path} is not a growth map: {error}; `specrun methods growth-map` makes one") from error
 
 
 @dataclass(frozen=True)
@@ -65,7 +49,6 @@ class SpeculationOptions:
     method: str | None = _option(
         None, "NAME", "Draft and accept by a method that `specrun methods` lists.", autocompletion=completion.methods
     )
-    growth_map: GrowthMap = None
     datastore: Datastore = None
     history: bool = _flag("Also draft from earlier sessions with --history, and save this one on this machine.")
     budget: Budget = None
@@ -105,8 +88,6 @@ class SpeculationOptions:
             raise UsageError(f"--width must be between 1 and {MAX_BUDGET}; got {self.width}")
         if self.method is not None:
             return (self._plan_of_method(self.method),)
-        if self.growth_map:
-            raise UsageError("--growth-map goes with --method sequoia or sequoia-match")
         if self.speculate == "off" or self.budget == 1 or (self.speculate == "auto" and self.depth == 0):
             return (OFF.plan(),)
         if self.speculate == "chain":
@@ -127,11 +108,7 @@ class SpeculationOptions:
         method = registry.find(name)
         if DATASTORE in method.needs and self.datastore is None:
             raise UsageError(f"--method {name} needs a --datastore; `specrun datastore` makes one")
-        if self.growth_map is None:
-            return method.plan(self.budget, self.depth, self.width)
-        if not method.wants_shape or not self.is_open:
-            raise UsageError("--growth-map goes with --method sequoia or sequoia-match, without --budget and --depth")
-        return method.plan().shaped(read_growth_map(self.growth_map))
+        return method.plan(self.budget, self.depth, self.width)
 
     def check_constrained(self, grammar: Path | None, json_schema: Path | None) -> None:
         """Raises UsageError for a grammar together with a method whose drafts cannot follow one."""

@@ -1,8 +1,7 @@
-"""The shape of a token tree without its tokens: static trees, and their JSON files, the growth maps."""
+"""The shape of a token tree without its tokens: static trees."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -173,34 +172,3 @@ class TreeShape:
             scores[node] = min(scores[node], scores[before.get(parent, parent)])
             before[parent] = node
         return scores
-
-    def as_text(self, acceptance: Sequence[float]) -> str:
-        """The growth map, JSON with a line for each key. acceptance: the vector that the tree was made for."""
-        value = {
-            "nodes": self.n_nodes,
-            "depth": self.depth,
-            "acceptance": [round(p, 6) for p in acceptance_vector(acceptance).tolist()],
-            "expected_tokens_per_pass": round(self.expected(acceptance), 4),
-            "widths": list(self.widths),
-            "children": list(self.child_counts),
-        }
-
-        lines = (f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in value.items())
-        return "{\n" + ",\n".join(lines) + "\n}\n"
-
-    @classmethod
-    def from_text(cls, text: str) -> TreeShape:
-        """The tree of a growth map, JSON with at least "children". Raises ValueError for other text."""
-        try:
-            value = json.loads(text)
-        except RecursionError as error:
-            raise ValueError("it is nested too deeply") from error
-        children = value.get("children") if isinstance(value, dict) else None
-        if not isinstance(value, dict) or not isinstance(children, list) or any(type(n) is not int for n in children):
-            raise ValueError('a growth map has "children", a list of counts in depth-first order')
-        shape = cls.of_children(children)
-        facts = {"nodes": shape.n_nodes, "depth": shape.depth, "widths": list(shape.widths)}
-        for name, fact in facts.items():
-            if value.get(name, fact) != fact:
-                raise ValueError(f'"{name}" is {value[name]}, and by "children" it is {fact}')
-        return shape

@@ -88,21 +88,6 @@ def test_trees_of_2048_nodes(specrun: Specrun, tmp_path: Path) -> None:
     assert tree["tokens_per_pass"] > off["tokens_per_pass"] == 1
 
 
-def test_a_growth_map_gives_the_shape(specrun: Specrun, tmp_path: Path) -> None:
-    growth_map = tmp_path / "map.json"
-    growth_map.write_text('{"children": [2, 1, 0, 0]}')
-    given = ["bench", "--prompts", prompts_file(tmp_path), "--growth-map", growth_map, "-o", "json", *QUICK]
-    for extra in ([], ["--budgets", "16"]):
-        result = specrun(*given, "--methods", "sequoia,sequoia-match", *extra)
-        assert result.code == 0, result.stderr
-        _, *rows = json.loads(result.stdout)
-        assert [(row["method"], row["budget"], row["depth"]) for row in rows] == [
-            ("sequoia", 4, 2),
-            ("sequoia-match", 4, 2),
-        ]
-    specrun(*given).assert_fails(2, "--growth-map goes with --methods sequoia or sequoia-match")
-
-
 def test_filters_change_the_text_and_are_checked(specrun: Specrun, tmp_path: Path) -> None:
     given = ["bench", "--prompts", prompts_file(tmp_path), "--methods", "chain", "--temp", "2", "-o", "json", *QUICK]
     open_filters = ["--top-k", "0", "--top-p", "1", "--min-p", "0"]
@@ -135,7 +120,6 @@ def test_results_can_be_compared(specrun: Specrun, tmp_path: Path) -> None:
         (["bench", "--budgets", "1,4"], 2),
         (["bench", "--budgets", "4,4096"], 2),
         (["bench", "--depths", "four"], 2),
-        (["bench", "--growth-map", "nothing.json", "--methods", "sequoia"], 2),
         (["bench", "--prompts", "nothing.jsonl"], 5),
         (["bench", "compare", "nothing.json", "nothing.json"], 2),
     ],

@@ -35,7 +35,14 @@ def test_generate_answers_with_what_is_right(here: SpecrunHere, arguments: list[
 
 
 @pytest.mark.parametrize(
-    ("command", "option"), [("generate", "--overlap"), ("bench", "--share"), ("bench", "--plot"), ("tune", "--plot")]
+    ("command", "option"),
+    [
+        ("generate", "--overlap"),
+        ("generate", "--growth-map"),
+        ("bench", "--share"),
+        ("bench", "--plot"),
+        ("tune", "--plot"),
+    ],
 )
 def test_an_option_that_is_gone_is_none(here: SpecrunHere, command: str, option: str) -> None:
     here(command, option).assert_fails(2, f"there is no option {option}")

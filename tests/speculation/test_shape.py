@@ -1,8 +1,6 @@
-"""Static tree shapes: their order and measures, cuts, and growth maps."""
+"""Static tree shapes: their order and measures, and cuts."""
 
 from __future__ import annotations
-
-import json
 
 import numpy as np
 import pytest
@@ -104,28 +102,3 @@ def test_cutting_drops_the_least_likely_nodes_or_the_last() -> None:
 def test_cutting_keeps_an_unlikely_sibling_in_front_of_a_likely_one() -> None:
     wide = TreeShape((-1, 0, 0, 0))
     assert wide.cut(3, 1, [0.0, 0.1, 0.9]).ranks == (0, 0, 1)
-
-
-def test_growth_maps_keep_the_tree_and_are_readable(shape: TreeShape) -> None:
-    text = shape.as_text(ACCEPTANCE)
-    assert TreeShape.from_text(text) == shape
-    assert [line.split(":")[0].strip() for line in text.splitlines()[1:-1]] == [
-        '"nodes"', '"depth"', '"acceptance"', '"expected_tokens_per_pass"', '"widths"', '"children"',
-    ]  # fmt: skip
-    value = json.loads(text)
-    assert value["expected_tokens_per_pass"] == pytest.approx(shape.expected(ACCEPTANCE), abs=1e-4)
-    assert TreeShape.from_text(json.dumps({"children": value["children"]})) == shape
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "[]", "3", "{}", '{"children": 3}', '{"children": []}', '{"children": [1]}', '{"children": [0, 1]}',
-        '{"children": [2, 0]}', '{"children": [-1]}', '{"children": [1.0, 0]}', '{"children": [true, 0]}',
-        '{"children": [1000000000000]}', '{"children": [2, -1, 0]}', '{"children": [0, 2, 0]}',
-        '{"children": [1, 0], "nodes": 3}', '{"children": [1, 0], "depth": 2}', '{"children": [1, 0], "widths": [2]}',
-    ],
-)  # fmt: skip
-def test_what_is_no_growth_map_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - json's own messages are among them
-        TreeShape.from_text(text)
