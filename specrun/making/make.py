@@ -15,6 +15,7 @@ import psutil
 
 from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.trimmed import check_tokenizer
 from specrun.display_text import size_text
 from specrun.errors import LlamaError, ModelFileError, PairError, SpecrunError, UsageError
 from specrun.locations import file_bytes
@@ -92,6 +93,7 @@ def make_draft(
     draft stays.
     """
     file = GgufFile.read(target)
+    check_tokenizer(file)
     folder = output.absolute().parent if output else made.home(target)
     if output:
         previous = made.find(target)

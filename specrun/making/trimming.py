@@ -15,7 +15,7 @@ from specrun.catalog.architectures import TABLES, does
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import EMBEDDING, OUTPUT, TensorInfo, broken
 from specrun.catalog.heads import check_no_head, head_in
-from specrun.catalog.trimmed import ALIGNMENT, TOKENIZER, TOKENS, check_not_trimmed, is_trimmed
+from specrun.catalog.trimmed import ALIGNMENT, TOKENIZER, TOKENS, check_not_trimmed, check_tokenizer, is_trimmed
 from specrun.errors import ModelFileError, SpecrunError, UsageError
 from specrun.locations import whole_file
 
@@ -91,6 +91,7 @@ def _check(file: GgufFile) -> None:
     """Raise ModelFileError for a file that cannot be trimmed."""
     check_no_head(file)
     check_not_trimmed(file)
+    check_tokenizer(file)
     table = file.by_name.get(EMBEDDING)
     if not does("trimmable", file.architecture):
         known = ", ".join(sorted(TABLES["trimmable"]))

@@ -90,10 +90,19 @@ def test_every_kind_of_file_that_holds_no_model_has_its_words() -> None:
     assert [kind for kind, _ in tested.args[1]] == [*foreign_files.GGUFS, *foreign_files.OTHERS]
 
 
-def test_a_datastore_needs_a_tokenizer(here: SpecrunHere, tmp_path: Path) -> None:
+def test_every_command_with_a_target_needs_a_tokenizer(here: SpecrunHere, tmp_path: Path) -> None:
     file = foreign_files.GGUFS["no tokenizer"](tmp_path / "model.gguf")
     saved = tmp_path / "store"
-    here("datastore", __file__, "--save", saved, "--target", file).assert_fails(MODEL_FILE, "has no tokenizer")
+    for command in [
+        ("datastore", __file__, "--save", saved, "--target", file),
+        ("chat", "-m", file),
+        ("serve", "-m", file, "--port", 0),
+        ("tune", "-m", file),
+        ("verify", "-m", file),
+        ("models", "make-draft", file),
+        ("models", "make-head", file),
+    ]:
+        here(*command).assert_fails(MODEL_FILE, f"{file} has no tokenizer")
     assert not saved.exists()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile, file_identity
+from specrun.catalog.trimmed import check_tokenizer
 from specrun.display_text import size_text
 from specrun.errors import SpecrunError, UsageError
 from specrun.hardware.cpu import usable_cores
@@ -105,6 +106,7 @@ def make_head(order: HeadOrder, run: Run) -> MadeHead:
     SpecrunError if the disk refuses, and the errors of loading.
     """
     file = GgufFile.read(order.target)
+    check_tokenizer(file)
     shape = shape_for(file)
     previous = made.find(order.target, "head")
     if order.output:
