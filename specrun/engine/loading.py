@@ -14,9 +14,8 @@ from specrun.catalog.pairs import check_pair, check_sizes
 from specrun.display_text import size_text
 from specrun.engine.default_settings import lost_bits, of_draft
 from specrun.engine.draft_loading import checked_head, make_drafts
-from specrun.engine.gpu_attention import attention_on_gpus
 from specrun.engine.kept_states import KeptStates
-from specrun.engine.placing import gpus_of, plan_placement, target_states, without_layers
+from specrun.engine.placing import attention_on_gpus, gpus_of, plan_placement, target_states, without_layers
 from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.engine.warm_up import warm_up

@@ -8,20 +8,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.heads import drafting_head
 from specrun.catalog.local_pair import Fetcher, way_to_draft
 from specrun.engine import first_pass
 from specrun.engine.default_settings import mapped_if_short, with_defaults
-from specrun.engine.expert_room import for_experts
 from specrun.engine.learning import Learner
 from specrun.engine.model import Model
+from specrun.engine.placing import gpus_of, placement_request
 from specrun.engine.resolving import run_options, with_profile
+from specrun.engine.run_options import RunOptions
 from specrun.hardware.other_load import LoadWatch
+from specrun.hardware.placement import place
 from specrun.long_run import unwatched
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import SamplingOptions
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.speculation.method import Plan
+
+LEFT_OUT = (
+    "the draft model is not loaded, because experts that do not fit need its memory more; "
+    "`specrun tune` measures whether drafting with it pays"
+)
+GAINS_NOTHING = "the draft model is not loaded, because it does not pay here (by the profile of this machine)"
 
 Group = TypeVar("Group", ModelOptions, SpeculationOptions, MachineOptions)
 
@@ -71,6 +81,32 @@ def open_model(
         model.notices.append(f"no draft for {models.target}{instead}; {way}")
     model.follow_load(watch, again=not is_measured)
     return model
+
+
+def for_experts(options: RunOptions, temperature: float | None = None) -> tuple[RunOptions, str | None]:
+    """What `auto` runs with: the options without their draft model, and a line that says so, or as they are and None.
+
+    In a pass over several tokens a mixture reads the experts of all of them, so drafting pays least where experts are
+    read from disk, and each expert that leaves memory for the draft model is read again and again. So one is loaded
+    only if the profile follows a plan with it: at this temperature, or at any for None, where texts of several may
+    come. Raises ModelFileError for a file that cannot be read.
+    """
+    file = GgufFile.read(options.target)
+    drafts = options.with_profile.drafts and not (options.largest and options.largest.method.needs_draft)
+    if not (options.draft and drafts and options.follow and 0 < file.used_share < 1):
+        return options, None
+    profile = options.profile
+    if profile:
+        asked = profile.plans if temperature is None else [profile.at(temperature)]
+        if any(tuned.plan.method.needs_draft for tuned in asked):
+            return options, None
+    head = drafting_head(file, GgufFile.read(options.draft))
+    is_own = head is not None and head.is_own  # its weights are the target's
+    if is_own or place(placement_request(options, gpus_of(options))).regime != "streamed":
+        return options, None
+    plans = tuple(plan for plan in options.plans if not plan.method.needs_draft)
+    alone = replace(options, draft=None, plans=plans, profile=profile.without_draft() if profile else None)
+    return alone, GAINS_NOTHING if profile else LEFT_OUT
 
 
 def load(target: str | Path | None, draft: str | Path | None, options: Mapping[str, Any]) -> Model:

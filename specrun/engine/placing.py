@@ -9,8 +9,8 @@ from specrun.catalog.entries import catalog
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import MARKOV_AFTER, Head, drafting_head
 from specrun.engine import kept_states
-from specrun.engine.gpu_attention import attention_on_gpus
 from specrun.engine.kept_states import KeptStates
+from specrun.engine.kernel_trials import Heads
 from specrun.engine.run_options import RunOptions
 from specrun.errors import UsageError
 from specrun.hardware.device import Device, offload_devices
@@ -19,9 +19,9 @@ from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import ModelShape
 from specrun.hardware.placement import Placement, place
 from specrun.hardware.placement_request import PlacementRequest
-from specrun.llama import devices
+from specrun.llama import devices, flash_kernel
 from specrun.llama.context import ContextConfig
-from specrun.llama_settings import LlamaSettings
+from specrun.llama_settings import FLOAT_CACHE_TYPES, LlamaSettings
 from specrun.profiles.lookup import known_rates
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import Plan
@@ -31,6 +31,7 @@ _ALIKE = SPECEXEC.plan(128, 16)
 # 152,000 tokens of a vocabulary, 39 MB. Chosen by hand.
 _HEAD_PASS = 64
 _FLOAT_BYTES = 4
+_BLOCK = 32  # numbers that all quantized types of K encode together
 
 
 def gpus_of(options: RunOptions) -> tuple[Device, ...]:
@@ -119,6 +120,23 @@ def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | N
         draft_settings=options.draft_settings,
         states_bytes=of_head,
     )
+
+
+def attention_on_gpus(file: GgufFile, settings: LlamaSettings) -> LlamaSettings:
+    """The settings for layers in VRAM, without flash attention where a GPU has no kernel of it for the model's heads.
+
+    With it, the CPU would compute attention, after copying K and V of each layer. Unchanged if the user decided it, if
+    V is of a type that needs it, for K of a type that llama.cpp refuses for such heads, and for attention of another
+    kind, of which nothing is known.
+    """
+    heads, type_k, type_v = Heads.of(file), settings.type_k or "f16", settings.type_v or "f16"
+    if settings.flash_attn or heads is None or type_v not in FLOAT_CACHE_TYPES:
+        return settings
+    if type_k not in FLOAT_CACHE_TYPES and heads.size % _BLOCK:
+        return settings
+    if flash_kernel.gpus_have_it(heads.n_heads, heads.n_kv_heads, heads.size, type_k, type_v, settings.rpc):
+        return settings
+    return replace(settings, flash_attn="off")
 
 
 def without_layers(options: RunOptions, placement: Placement) -> Placement | None:

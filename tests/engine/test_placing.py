@@ -1,4 +1,7 @@
-"""Which layers go to GPUs, on a machine that reports GPUs it does not have: the weights stay in RAM."""
+"""Which layers go to GPUs, on a machine that reports GPUs it does not have: the weights stay in RAM.
+
+And flash attention is off there only where a GPU says that it has no kernel for the model's heads.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGMLQuantizationType
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import loading, placing
 from specrun.engine.first_guesses import first_guesses
 from specrun.engine.model import Model
-from specrun.engine.placing import placement_request, plan_placement
+from specrun.engine.placing import attention_on_gpus, placement_request, plan_placement
 from specrun.engine.run_options import NEAR_BUDGET, RunOptions
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
 from specrun.hardware.placement import place
-from specrun.llama import LlamaModel, devices, offload_threshold
+from specrun.llama import LlamaModel, devices, flash_kernel, offload_threshold
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
-from tests.models import random_qwen3_moe
+from tests.models import random_llama, random_qwen3_moe
 
 GB = 10**9
 PLANS = (SPECEXEC.plan(16, 8),)
@@ -224,3 +228,40 @@ def test_a_split_mode_that_the_backend_lacks_is_refused_where_layers_lie_in_vram
     assert plan_placement(plain(LlamaSettings(split_mode="layer")))
     monkeypatch.setattr(devices, "without_split_buffers", lambda _servers: [])
     assert plan_placement(plain(LlamaSettings(split_mode="row")))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (LlamaSettings(), "off"),
+        (LlamaSettings(type_k="q8_0"), "off"),
+        (LlamaSettings(flash_attn="on"), "on"),
+        (LlamaSettings(flash_attn="auto"), "auto"),
+        (LlamaSettings(type_v="q8_0"), None),  # llama.cpp refuses such a cache without flash attention
+    ],
+)
+def test_flash_attention_is_off_without_a_kernel_unless_the_user_decided_it(
+    settings: LlamaSettings, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def no_kernel(*heads: object) -> bool:
+        asked.append(heads[:3])
+        return False
+
+    monkeypatch.setattr(flash_kernel, "gpus_have_it", no_kernel)
+    assert attention_on_gpus(GgufFile.read(embedded.TARGET), settings).flash_attn == expected
+    assert asked == ([(8, 2, 32)] if expected == "off" else [])
+
+
+def test_flash_attention_stays_on_with_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash_kernel, "gpus_have_it", lambda *_: True)
+    assert attention_on_gpus(GgufFile.read(embedded.TARGET), LlamaSettings()) == LlamaSettings()
+
+
+def test_no_kernel_is_asked_for_heads_that_a_type_of_k_does_not_divide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = GgufFile.read(random_llama(tmp_path / "a.gguf", n_embd=96, n_head=2, weight_type=GGMLQuantizationType.F32))
+    monkeypatch.delattr(flash_kernel, "gpus_have_it")
+    assert attention_on_gpus(file, LlamaSettings(type_k="q8_0")).flash_attn is None

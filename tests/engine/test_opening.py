@@ -9,7 +9,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine import placing
-from specrun.engine.expert_room import GAINS_NOTHING, LEFT_OUT, for_experts
+from specrun.engine.opening import GAINS_NOTHING, LEFT_OUT, for_experts
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.memory import Memory
 from specrun.options.speculation_options import SpeculationOptions
