@@ -250,7 +250,8 @@ def check(
     json: Json = False,
 ) -> None:
     """Compare the catalog with the hub: repository, files, size, licence, architecture, context. Needs the network."""
-    from specrun.catalog import checking, entries
+    from specrun.catalog import entries
+    from specrun.catalog.hub import look_up
 
     catalog = entries.catalog()
     for name in names or []:
@@ -260,7 +261,7 @@ def check(
     with output.progress() as show:
         for i, alias in enumerate(aliases := list(names or catalog), start=1):
             show(f"{alias}, {i} of {len(aliases)}")
-            results.append(checking.check(catalog[alias]))
+            results.append(look_up.check(catalog[alias]))
     if json:
         output.write_json([result.as_json() for result in results])
     else:
