@@ -130,7 +130,7 @@ def given_json(text: str, source: str, error_type: Callable[[str], Exception]) -
     try:
         return json.loads(text, parse_constant=_no_number, parse_float=_finite)
     except json.JSONDecodeError as error:
-        line = f"line {error.lineno}, " if "\n" in text.strip() else ""
+        line = f"line {error.lineno}, " if "\n" in text else ""
         why = f"is not JSON: {error.msg} at {line}column {error.colno}"
     except OverflowError as error:
         why = f"has {error}, which is not a number that JSON can represent"

@@ -25,7 +25,10 @@ _NUMBERS = (
     *(65536, 100_000, 2**24, 2**30, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1),
 )
 _FLOATS = (0.0, -1.0, 1e-30, 1e30, -1e30, float("inf"), float("-inf"), float("nan"))
-_STRINGS = (b"", b"\0", b"\xff\xfe", b"\x1b[2J", b"a" * 300, "\u202e".encode(), b"llama", b"gpt2", b"none", b"\xf0\x9f")
+_STRINGS = (
+    *(b"", b"\0", b"\xff\xfe", b"\x1b[2J", b"a" * 300, "\u202e".encode(), b"llama", b"gpt2", b"none", b"\xf0\x9f"),
+    b"\xed\xa0\xbd",  # half of a surrogate pair
+)
 
 
 @dataclass(frozen=True)

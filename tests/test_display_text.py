@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from specrun.display_text import duration_text, one_line, size_text, visible, without_secrets
+from specrun.display_text import duration_text, one_line, size_text, utf8, visible, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,11 @@ def test_what_gives_access_is_hidden(text: str, left: str) -> None:
 def test_the_tokens_own_text_is_hidden_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secretsecret")
     assert without_secrets("got secretsecret back") == "got *** back"
+
+
+def test_a_name_that_is_not_utf8_can_be_sent() -> None:
+    assert [utf8(name) for name in ("é.gguf", "m\udcff.gguf", "\udcc3\udca9.gguf")] == [
+        "é.gguf",
+        "m\ufffd.gguf",
+        "é.gguf",
+    ]

@@ -5,14 +5,26 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 import pytest
 
-from specrun.errors import SpecrunError
-from specrun.locations import data_dir, parse_json, recall, remember, set_aside, whole_file
+from specrun.errors import PromptError, SpecrunError
+from specrun.locations import (
+    data_dir,
+    encode,
+    given_json,
+    json_text,
+    parse_json,
+    recall,
+    remember,
+    set_aside,
+    typed,
+    whole_file,
+)
 
 
 def write(path: Path, text: str) -> None:
@@ -136,3 +148,31 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(platformdirs, "user_data_dir", no_home)
     with pytest.raises(SpecrunError, match="set HOME, or SPECRUN_DATA_DIR"):
         data_dir()
+
+
+@pytest.mark.parametrize("text", ["", "é 👩 \0 \u202e", "Gr\udcc3\udcbc\udcc3\udc9fe é"])
+def test_what_is_typed_in_utf8_is_read_whatever_the_locale(text: str) -> None:
+    assert typed(text, "it", PromptError) == text.replace("\udcc3\udcbc", "ü").replace("\udcc3\udc9f", "ß")
+
+
+@pytest.mark.parametrize("read", [typed, encode])
+def test_a_lone_surrogate_is_no_text(read: Callable[..., object]) -> None:
+    for text in ("a\udcff", "a\ud83d", "\udcc3\udcbc\ud83d\ude00"):
+        with pytest.raises(PromptError, match=r"it is not UTF-8 \(\\ud.* is a lone surrogate\); convert it first"):
+            read(text, "it", PromptError)
+
+
+def test_json_that_is_given_has_finite_numbers() -> None:
+    assert given_json('[1e308, -0.0, 1e-999, "NaN"]', "it", PromptError) == [1e308, 0, 0, "NaN"]
+    for number in ("NaN", "Infinity", "-Infinity", "1e309", "-1e999"):
+        with pytest.raises(PromptError, match=f"it has {number}, which is not a number"):
+            given_json(f'{{"a": [{number}]}}', "it", PromptError)
+    for text, why in (("{", "at column 2"), ("{\n", "at line 2, column 1"), ("", "is not JSON")):
+        with pytest.raises(PromptError, match=why):
+            given_json(text, "it", PromptError)
+
+
+def test_json_has_escapes_only_where_there_must_be_some() -> None:
+    assert json_text("é👩") == '"é👩"'
+    assert json_text("é", "ascii") == '"\\u00e9"'
+    assert json_text("\ud83d") == '"\\ud83d"'
