@@ -147,7 +147,11 @@ class MachineOptions:
         servers = tuple(dict.fromkeys(server.strip() for server in self.rpc.split(",")))
         for server in servers:
             host, _, port = server.partition(":")
-            if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) <= _MAX_PORT):
+            try:
+                is_name = bool(host.encode("idna"))  # as Python asks for it
+            except UnicodeError:
+                is_name = False
+            if not is_name or not (port.isascii() and port.isdecimal() and 0 < int(port) <= _MAX_PORT):
                 raise UsageError(f"--rpc must be a list of servers such as 192.168.1.20:50052; got {self.rpc!r}")
         if len(servers) > _MAX_SERVERS:
             raise UsageError(f"--rpc must be at most {_MAX_SERVERS} servers; got {len(servers)}")

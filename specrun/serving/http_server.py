@@ -34,6 +34,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
         }
         why = known.get(error.errno or 0, f"--host {host} is no address of this machine ({error.strerror})")
         raise UsageError(why) from error
+    except UnicodeError as error:  # of Python's codec for names, as for an empty part or a byte that is not UTF-8
+        raise UsageError(f"--host {host} is no name of a machine; give an address such as 127.0.0.1") from error
 
 
 def url(host: str, bound: socket.socket) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -14,7 +15,7 @@ import httpx2
 import pytest
 
 from specrun.errors import ModelFileError, UsageError
-from tests.conftest import ENDING_SIGNALS, Specrun
+from tests.conftest import ENDING_SIGNALS, Specrun, SpecrunHere
 from tests.waiting import TIMEOUT_S
 
 COMPLETIONS = "/v1/completions"
@@ -81,6 +82,13 @@ def test_a_taken_port_is_said_before_a_model_is_looked_for(specrun: Specrun) -> 
 
 def test_an_address_of_another_machine_is_refused(specrun: Specrun) -> None:
     specrun("serve", "--host", "192.0.2.1", "--port", "0").assert_fails(UsageError.exit_code, "192.0.2.1", "address")
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70, os.fsdecode(b"a\xff")])
+def test_what_is_no_name_of_a_machine_is_refused(here: SpecrunHere, script: Path, host: str) -> None:
+    here("serve", "--host", host, "--port", "0").assert_fails(UsageError.exit_code, "--host", "no name of a machine")
+    rpc = here("generate", "x", "-m", script, "--rpc", f"{host}:50052")
+    rpc.assert_fails(UsageError.exit_code, "--rpc must be a list of servers")
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_server(specrun: Specrun, tmp_path: Path) -> None:
