@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from specrun.catalog.companions import COMPANIONS
+from specrun.catalog.architectures import does
 from specrun.catalog.file_names import is_safe_path, is_safe_repo, quantization
 from specrun.errors import UsageError
 from specrun.locations import config_dir
@@ -39,6 +39,12 @@ _BITS = {
     "q8_0": (8.5, 8.5, 8.5),
     "mxfp4": (4.25, 8.5, 8.5),
 }
+
+# What is published beside the models of a family that can draft for them, by its name in models.toml.
+COMPANIONS = {
+    "sibling": "a small sibling", "assistant": "an assistant", "mtp": "MTP layers", "eagle3": "an EAGLE-3 head",
+    "dflash": "a DFlash head", "dspark": "a DSpark head",
+}  # fmt: skip
 
 Kind = Literal["dense", "hybrid", "moe"]
 _TABLES = {"families": _FAMILY_KEYS, "models": _MODEL_KEYS}
@@ -209,3 +215,27 @@ def _entry(alias: str, keys: dict[str, Any], families: dict[str, Any], own_path:
     lists = {key: tuple(values.get(key, ())) for key in ("companions", "drafts")}
     shape = {"shape": Shape(**values["shape"])} if "shape" in values else {}
     return Entry(alias=alias, **(values | lists | shape))
+
+
+def can_draft(companion: str, architecture: str | None) -> bool:
+    """Whether specrun can draft with one of COMPANIONS for a target of this architecture."""
+    match companion:
+        case "sibling":
+            return True
+        case "assistant":
+            return does("gives_cache", architecture)
+        case "mtp":
+            return does("mtp", architecture)
+    return does("layer_inputs", architecture)
+
+
+def how_to_draft(companion: str, architecture: str | None) -> str:
+    """What specrun does with a companion, and what to give for it."""
+    if not can_draft(companion, architecture):
+        return "specrun cannot draft with them" if companion == "mtp" else "specrun cannot draft with it"
+    return "--draft mtp, if the file has them" if companion == "mtp" else "give its file as --draft"
+
+
+def best_companion(companions: Sequence[str], architecture: str | None) -> str | None:
+    """The first of a family's companions, and what specrun does with it; None if the text itself drafts alone."""
+    return f"{COMPANIONS[companions[0]]} ({how_to_draft(companions[0], architecture)})" if companions else None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specrun.catalog import made
-from specrun.catalog.companions import COMPANIONS, best_known, how
-from specrun.catalog.entries import Kind
+from specrun.catalog.entries import COMPANIONS, Kind, best_companion, how_to_draft
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import has_foreign_mtp, head_in, own_head
 from specrun.catalog.layer_states import is_untried, kv_bytes_per_token, recurrent_layers
@@ -138,8 +137,12 @@ def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
 def _published(values: dict[str, Any]) -> list[tuple[str, str]]:
     """What is published for a model of the catalog. MTP layers are left out if the file is here, as it says more."""
     shown, companions = {"sibling", *(values.keys() & {"mtp"})}, values.get("companions", ())
-    rows = [("published", f"{COMPANIONS[c]} ({how(c, values['architecture'])})") for c in companions if c not in shown]
-    best = best_known(companions, values.get("architecture"))
+    rows = [
+        ("published", f"{COMPANIONS[c]} ({how_to_draft(c, values['architecture'])})")
+        for c in companions
+        if c not in shown
+    ]
+    best = best_companion(companions, values.get("architecture"))
     return [*rows, ("best known", f"{best}, of what drafts for this family")] if best else rows
 
 

@@ -213,7 +213,7 @@ def list_pairs(
 ) -> None:
     """List which drafts of the catalog and of this machine fit a target, and why the others do not."""
     from specrun.catalog import fitting, local_pair, resolve
-    from specrun.catalog.companions import best_known
+    from specrun.catalog.entries import best_companion
 
     targets = [resolve.locate(target)] if target else list(fitting.on_this_machine())
     pairs = [pair for model in targets for pair in fitting.pairs_of(model)]
@@ -222,7 +222,7 @@ def list_pairs(
         return
     for model in targets:
         entry = model.hub.entry if model.hub else None
-        if entry and (best := best_known(entry.companions, entry.architecture)):
+        if entry and (best := best_companion(entry.companions, entry.architecture)):
             output.note(f"best known for {entry.alias}: {best}")
     if not any(pair.difference is None for pair in pairs):
         way = local_pair.way_to_draft(target) if target else "name a TARGET of `specrun models list`"

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from specrun.catalog.companions import COMPANIONS, runs
+from specrun.catalog.entries import COMPANIONS, can_draft
 from specrun.display_text import one_line, size_text
 from specrun.hardware.fit import Fits
 from specrun.views import output
@@ -56,7 +56,7 @@ def _heading(members: Sequence[dict[str, Any]]) -> Text:
     found = list(dict.fromkeys(name for member in members for name in member["companions"]))
     shown = {name: "small siblings" if name == "sibling" else COMPANIONS[name] for name in found}
     shown |= {name: f"{shown[name]} (best known)" for name in found[:1] if len(found) > 1}
-    usable = {name for member in members for name in member["companions"] if runs(name, member["architecture"])}
+    usable = {name for member in members for name in member["companions"] if can_draft(name, member["architecture"])}
     here, elsewhere = ([shown[name] for name in found if (name in usable) is runs_here] for runs_here in (True, False))
     drafts = f"Drafts: {', '.join(here) or 'the text itself'}"
     other = f"; published, but not for specrun: {', '.join(elsewhere)}" if elsewhere else ""

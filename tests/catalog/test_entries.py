@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specrun.catalog.companions import COMPANIONS
-from specrun.catalog.entries import Shape, catalog, shipped
+from specrun.catalog.entries import COMPANIONS, Shape, catalog, shipped
 from specrun.catalog.file_names import quantization, shards
 from specrun.catalog.names import HubName, parse
 from specrun.errors import UsageError
