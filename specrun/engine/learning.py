@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from specrun import clock
-from specrun.engine.first_guesses import FirstGuesses
+from specrun.engine.placing import FirstGuesses
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ProfileError

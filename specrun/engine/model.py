@@ -13,11 +13,11 @@ from specrun.engine import exact_passes, warm_up
 from specrun.engine.completion import Completion
 from specrun.engine.engine import Engine, Lanes
 from specrun.engine.exact_passes import ExactPasses
-from specrun.engine.first_guesses import first_guesses
 from specrun.engine.fitted_template import FittedTemplate
 from specrun.engine.free_threads import FreeThreads, may_follow
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
+from specrun.engine.placing import first_guesses
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.engine.request import Request, make_request
 from specrun.engine.run_options import RunOptions

@@ -1,9 +1,9 @@
-"""Which layers of a pair go into VRAM, by the options and the sizes of the model files."""
+"""Which layers of a pair go into VRAM, by the options and the files' sizes, and what that tells of passes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from specrun.catalog.entries import catalog
 from specrun.catalog.gguf_file import GgufFile
@@ -11,27 +11,43 @@ from specrun.catalog.heads import MARKOV_AFTER, Head, drafting_head
 from specrun.engine import kept_states
 from specrun.engine.kept_states import KeptStates
 from specrun.engine.kernel_trials import Heads
-from specrun.engine.run_options import RunOptions
+from specrun.engine.run_options import NEAR_BUDGET, RunOptions
 from specrun.errors import UsageError
 from specrun.hardware.device import Device, offload_devices
-from specrun.hardware.fit import out_of_vram
+from specrun.hardware.fit import expert_share, out_of_vram
 from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import ModelShape
 from specrun.hardware.placement import Placement, place
 from specrun.hardware.placement_request import PlacementRequest
-from specrun.llama import devices, flash_kernel
+from specrun.llama import devices, flash_kernel, offload_threshold
 from specrun.llama.context import ContextConfig
 from specrun.llama_settings import FLOAT_CACHE_TYPES, LlamaSettings
 from specrun.profiles.lookup import known_rates
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import Plan
+from specrun.speculation.planning.pass_times import MOST_TOKENS, ExpertGrowth
 
 _ALIKE = SPECEXEC.plan(128, 16)
 # Tokens of a pass of a head. It reads prompts in so many at once, and llama.cpp keeps logits of all of them: with
 # 152,000 tokens of a vocabulary, 39 MB. Chosen by hand.
 _HEAD_PASS = 64
-_FLOAT_BYTES = 4
+_MOST_OF_RAM = 0.04  # share of the free RAM that rows of logits may take; chosen by hand
+_ROW_COPIES, _FLOAT_BYTES = 4, 4
 _BLOCK = 32  # numbers that all quantized types of K encode together
+
+
+@dataclass(frozen=True)
+class FirstGuesses:
+    """What the places of the weights tell before a pass was made.
+
+    experts: how passes grow with their tokens if the target is a mixture; None for a dense model. copies_from: tokens
+    from which passes copy weights to a GPU; None where none does. largest: nodes of the largest trees that contexts
+    have room for: many where passes wait for weights that are neither in VRAM nor in RAM alone, so that they may pay.
+    """
+
+    experts: ExpertGrowth | None = None
+    copies_from: int | None = None
+    largest: int = NEAR_BUDGET
 
 
 def gpus_of(options: RunOptions) -> tuple[Device, ...]:
@@ -171,3 +187,25 @@ def _head_bytes(head: Head, file: GgufFile, config: ContextConfig, plans: Sequen
     of_call = config.n_call * of_token
     of_markov = sum(tensor.n_parameters for tensor in file.tensors if tensor.name == MARKOV_AFTER)
     return _FLOAT_BYTES * (of_text + of_call + head_config(config, plans).n_batch * file.n_vocab + of_markov)
+
+
+def first_guesses(options: RunOptions) -> FirstGuesses:
+    """The guesses for a pair that is not loaded yet, as its memory would be missing. Raises the errors of placement."""
+    file = GgufFile.read(options.target)
+    placement = place(placement_request(options.with_trees_of(NEAR_BUDGET), gpus_of(options)))
+    experts = None
+    if 0 < file.used_share < 1:
+        experts = ExpertGrowth(file.n_experts, file.n_experts_used, expert_share(placement, file.used_share))
+    largest = NEAR_BUDGET
+    if placement.regime in ("partly in VRAM", "streamed"):
+        # Rows of logits, of both models and in their buffers, take memory that weights need more.
+        n_rows = int(_MOST_OF_RAM * placement.request.ram_bytes / (_ROW_COPIES * _FLOAT_BYTES * max(file.n_vocab, 1)))
+        largest = min(max(n_rows, NEAR_BUDGET), MOST_TOKENS)
+    return FirstGuesses(experts, _copies_from(options, placement), largest)
+
+
+def _copies_from(options: RunOptions, placement: Placement) -> int | None:
+    settings = options.settings.over(placement.settings)
+    # Weights that are re-ordered for the CPU are not copied, and streamed ones neither.
+    copies = placement.regime == "partly in VRAM" and settings.op_offload is not False and not settings.repack
+    return offload_threshold.in_use() if copies else None

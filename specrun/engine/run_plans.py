@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specrun.engine import growth_maps, learning
 from specrun.engine.engine import Engine
-from specrun.engine.first_guesses import FirstGuesses
+from specrun.engine.placing import FirstGuesses
 from specrun.profiles.profile import Profile, nearest
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser

@@ -14,9 +14,8 @@ from gguf import GGMLQuantizationType
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import loading, placing
-from specrun.engine.first_guesses import first_guesses
 from specrun.engine.model import Model
-from specrun.engine.placing import attention_on_gpus, placement_request, plan_placement
+from specrun.engine.placing import attention_on_gpus, first_guesses, placement_request, plan_placement
 from specrun.engine.run_options import NEAR_BUDGET, RunOptions
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.device import Device
