@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specrun.errors import INTERRUPTED_EXIT_CODE, PromptError, UsageError
-from specrun.interrupts import is_ending
+from specrun.errors import PromptError, UsageError
 from specrun.locations import typed
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
@@ -20,7 +18,12 @@ from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import answer_report, output
 
 if TYPE_CHECKING:
-    from specrun.cli.prompt_input import PromptLine
+    from specrun.cli.many_prompts import Lines
+    from specrun.engine.model import Model
+    from specrun.engine.request import Request
+
+_USUAL_BYTES = 2000  # of a prompt, where nobody knows yet how long they are
+MOST_TEXTS = 32  # at a time, as `engine.many` has it, which takes time to import
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,21 @@ class FormOptions:
     system: System = None
     raw: bool = flag("Continue the prompt as it is, without the model's chat template.")
     jsonl: bool = flag('Read one {"prompt": ..., "id": ...} for each line, write one JSON object for each.')
+    parallel: str = option(
+        "auto",
+        "N|auto",
+        "Texts of --jsonl that are written at a time, in shared passes. auto: as many as have room.",
+        "-np",
+        usual=False,
+    )
+    output: Path | None = option(
+        None,
+        "FILE",
+        "Append each answer of --jsonl to a file; the same command leaves out what is there.",
+        "-o",
+        usual=False,
+    )
+    as_ready: bool = flag("Write the answers of --jsonl when they are ready, in any order.", usual=False)
     think: Think = "show"
     json: bool = flag("Write a JSON object with text, counts and statistics.")
     stats: bool = flag("Write statistics to stderr at the end.")
@@ -66,15 +84,26 @@ def generate(
     given = given and typed(given, "the prompt", PromptError)
     from specrun.cli import prompt_input
     from specrun.cli.opening import opened
+    from specrun.engine.many import Crowd
     from specrun.engine.request import make_request
     from specrun.llama import chat_template
 
     # All input is read before the model is loaded, so that mistakes in it are reported at once.
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
     request = make_request(sampling)
-    files = form.file or []
-    lines = prompt_input.read_lines(given, files) if form.jsonl else None
-    prompt = "" if form.jsonl else prompt_input.read_text(given, files)
+    crowd: Crowd | None = None
+    if form.jsonl:
+        n = _parallel(form.parallel)
+        from specrun.cli.many_prompts import Lines
+
+        lines = Lines(prompt_input.read_lines(given, form.file or []))
+        known = lines.all()
+        longest = max((len(line.prompt.encode(errors="replace")) for line in known or ()), default=_USUAL_BYTES)
+        if n != 1:
+            crowd = Crowd(None if known is None else len(known), longest, request.max_tokens, n)
+    else:
+        _check_alone(form)
+        prompt = prompt_input.read_text(given, form.file or [])
     if models.target is None:
         output.hint(
             "no model is named, so the demo pair answers, which only continues Python code; name one with -m NAME "
@@ -82,28 +111,51 @@ def generate(
         )
     if not form.raw:
         chat_template.prepare()
-    with opened(models, speculation, machine, sampling.temp, is_fixed=True) as model:
+    with opened(models, speculation, machine, sampling.temp, is_fixed=True, crowd=crowd) as model:
         output.hint(f"plan: {answer_report.plan_words(model.plans.at(sampling.temp), sampling.temp)}")
         if model.llama_model.chat_template is None and not form.raw:
             output.note("the model has no chat template, so the prompt is continued as it is; see --chat-template")
         writer = answer_report.AnswerWriter(model, request, form.raw, form.system, form.think, form.stats)
-        if lines is not None:
-            return _write_lines(lines, writer)
+        if form.jsonl:
+            return _write_lines(model, writer, lines, None if known is None else len(known), request, form)
         return writer.write_object(prompt) if form.json else writer.write_text(prompt)
 
 
-def _write_lines(lines: Iterable[PromptLine], writer: answer_report.AnswerWriter) -> int:
-    """Write one JSON object for each line. A line that fails gets an object with `error` and decides the exit code."""
-    code = 0
-    for line in lines:
-        try:
-            if line.error:
-                raise PromptError(line.error)
-            interrupted = writer.write_object(line.prompt, id=line.id)
-        except PromptError as error:
-            output.write_json({"id": line.id, "error": str(error)})
-            code = error.exit_code
-            continue
-        if interrupted or is_ending():
-            return INTERRUPTED_EXIT_CODE
-    return code
+def _parallel(given: str) -> int | None:
+    """The number that `--parallel` names; None for `auto`. Raises UsageError for anything else."""
+    if given == "auto":
+        return None
+    if not (given.isascii() and given.isdigit() and 1 <= int(given) <= MOST_TEXTS):
+        raise UsageError(f"--parallel must be auto or a number from 1 to {MOST_TEXTS}; got {given}")
+    return int(given)
+
+
+def _check_alone(form: FormOptions) -> None:
+    """Raise UsageError for options that are for many prompts, where there is one."""
+    for name, is_given in (
+        ("--parallel", form.parallel != "auto"),
+        ("--output", form.output is not None),
+        ("--as-ready", form.as_ready),
+    ):
+        if is_given:
+            raise UsageError(f"{name} is for many prompts; give them as lines of JSON with --jsonl")
+
+
+def _write_lines(
+    model: Model,
+    writer: answer_report.AnswerWriter,
+    lines: Lines,
+    known: int | None,
+    request: Request,
+    form: FormOptions,
+) -> int:
+    """Write one JSON object for each line, to stdout or a file."""
+    from specrun.cli.answers_file import AnswersFile, made_with
+    from specrun.cli.many_prompts import Printed, write_lines
+
+    if form.output is None:
+        with Printed(form.as_ready) as printed:
+            return write_lines(model, writer, lines, known, printed, not output.stdout.is_terminal)
+    run = made_with(model, request, form.raw, form.system, form.think == "off")
+    with AnswersFile(form.output, run, output.note) as file:
+        return write_lines(model, writer, lines, known, file, True)

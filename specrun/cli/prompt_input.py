@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -58,7 +59,7 @@ def read_lines(argument: str | None, files: Sequence[Path]) -> Iterator[PromptLi
     if len(lines) < len(files) or not lines:
         if _is_terminal() and argument != STDIN and not files:
             raise PromptError("no prompts: give JSON lines with -f FILE or on stdin")
-        lines.append(_stdin())
+        lines.append(_lines_of(_stdin()))
     numbered = enumerate(chain.from_iterable(lines), start=1)
     return (_parse(raw, number, prefix) for number, raw in numbered if raw.strip())
 
@@ -84,6 +85,17 @@ def _stdin() -> BinaryIO:
     if sys.stdin is None:
         raise PromptError("stdin is closed; pipe the prompt in, or give it as an argument")
     return sys.stdin.buffer
+
+
+def _lines_of(stdin: BinaryIO) -> Iterator[bytes]:
+    """The lines as they come. Python aborts at its end if a thread still waits in `sys.stdin`, so that is not used."""
+    try:
+        own = os.dup(stdin.fileno())
+    except OSError:  # it is no file
+        yield from stdin
+        return
+    with os.fdopen(own, "rb") as reader:
+        yield from reader
 
 
 def _decode(data: bytes, source: str) -> str:

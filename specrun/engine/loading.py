@@ -125,7 +125,7 @@ def _load(
         alone = _why_one_at_a_time(options, settings, model, draft_model, head) or why_not(CELLS, settings)
         if alone:
             notices.append(CELLS.notice(alone))
-            options = replace(options, parallel=1)
+            options = replace(options, parallel=1, shared_tokens=None)
     n_ctx_train = model.n_ctx_train
 
     def configured(model: LlamaModel, settings: LlamaSettings, states: KeptStates | None) -> ContextConfig:

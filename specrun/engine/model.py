@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from specrun.engine.fitted_template import FittedTemplate
 from specrun.engine.free_threads import FreeThreads, may_follow
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
+from specrun.engine.many import Listed, in_order, write_many
 from specrun.engine.placing import first_guesses
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.engine.request import Request, make_request
@@ -115,13 +116,13 @@ class Model:
         pair, sizes = self._pair, self.exactness.sizes
         is_shared = not sizes.in_order and sizes != PLAIN_ONLY
         if not is_shared and len(pair.targets) > 1:
-            self.notices.append(f"requests are answered one at a time, because exact passes have {sizes}")
+            self.notices.append(f"texts are written one at a time, because exact passes have {sizes}")
         engines = []
         for i, target in enumerate(pair.targets if is_shared else pair.targets[:1]):
             own = sources if i == 0 else RunSources(pair.model, None, False, self.notices.append).set
             draft = pair.drafts[i] if pair.drafts else None
             engines.append(Engine(target, draft, pair.ctx_size, own))
-        return Lanes(engines)
+        return Lanes(engines, self._options.shared_tokens if len(engines) > 1 else None)
 
     def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:
         if options.profile:
@@ -215,6 +216,25 @@ class Model:
     def stream(self, prompt: str, *, raw: bool = False, system: str | None = None, **options: Any) -> Iterator[str]:
         """The same as `generate`, but yields pieces of text as they are written."""
         return self._prompted(prompt, raw, system, options).stream()
+
+    @with_options_of(SamplingOptions)
+    def generate_many(
+        self,
+        prompts: Iterable[str],
+        *,
+        parallel: int | None = None,
+        raw: bool = False,
+        system: str | None = None,
+        **options: Any,
+    ) -> Iterator[Completion]:
+        """Write the answers to many prompts, and yield them in the order of the prompts.
+
+        parallel: most that are written at a time, in shared passes; None for as many as the model was loaded for
+        (`specrun.load(..., parallel=8)`). The other options, and what is raised, are those of `generate`.
+        """
+        request = make_request(SamplingOptions(**options))
+        requests = (replace(request, prompt=self.prompt_tokens(prompt, raw, system)) for prompt in prompts)
+        return in_order(write_many(self, Listed(enumerate(requests)), parallel))
 
     @with_options_of(ChatSamplingOptions)
     def chat(self, system: str | None = None, **options: Any) -> Session:

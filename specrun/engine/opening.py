@@ -14,10 +14,12 @@ from specrun.catalog.local_pair import Fetcher, way_to_draft
 from specrun.engine import first_pass
 from specrun.engine.default_settings import mapped_if_short, with_defaults
 from specrun.engine.learning import Learner
+from specrun.engine.many import Crowd, with_room
 from specrun.engine.model import Model
 from specrun.engine.placing import gpus_of, placement_request
 from specrun.engine.resolving import run_options, with_profile
 from specrun.engine.run_options import RunOptions
+from specrun.hardware.memory import Memory
 from specrun.hardware.other_load import LoadWatch
 from specrun.hardware.placement import place
 from specrun.long_run import unwatched
@@ -46,6 +48,7 @@ def open_model(
     largest: Plan | None = None,
     progress: Callable[[], AbstractContextManager[Callable[[str], None]]] = unwatched,
     parallel: int = 1,
+    crowd: Crowd | None = None,
     is_fixed: bool = False,
     most_ram: int | None = None,
     is_measured: bool = False,
@@ -57,6 +60,7 @@ def open_model(
     note: called with each notice that arises before anything is loaded.
     most_ram: as in `RunOptions`. is_measured: whether texts are compared, so that all get the same number of threads.
     largest: a further plan for which the contexts must have room. parallel: most texts written at the same time.
+    crowd: the texts to come, if there is a list of them; as many are written at the same time as there is room for.
     progress: gives the display that shows what is being loaded. Nothing is asked or fetched while it is open.
 
     Raises the errors of `Model`, MissingModelError and HubError.
@@ -66,6 +70,11 @@ def open_model(
     watch = LoadWatch()
     decided = mapped_if_short(asked) if asked.profile else with_defaults(asked)
     options = replace(decided, largest=largest, parallel=parallel)
+    if crowd:
+        free = Memory.read().available_bytes + sum(gpu.free_bytes for gpu in gpus_of(options) if not gpu.shares_ram)
+        options, fewer = with_room(options, crowd, free)
+        if fewer:
+            note(fewer)
     options, left_out = for_experts(options, temperature if is_fixed else None)
     if left_out:
         note(left_out)
@@ -112,12 +121,14 @@ def for_experts(options: RunOptions, temperature: float | None = None) -> tuple[
 def load(target: str | Path | None, draft: str | Path | None, options: Mapping[str, Any]) -> Model:
     """What `specrun.load` does."""
     values = {**options, "target": target and str(target), "draft": draft and str(draft)}
+    parallel = values.pop("parallel", 1)
     models, speculation = _taken(ModelOptions, values), _taken(SpeculationOptions, values)
     machine = _taken(MachineOptions, values)
     if values:
         raise TypeError(f"specrun.load() has no option {next(iter(values))!r}")
     notices: list[str] = []
-    model = open_model(models, speculation, machine, SamplingOptions().temp, Fetcher(models.pull), notices.append)
+    asked = models, speculation, machine, SamplingOptions().temp, Fetcher(models.pull), notices.append
+    model = open_model(*asked, parallel=parallel)
     notices += [*model.notices, *([model.threads_notice] if model.threads_notice else [])]
     model.notices = notices  # later notices are appended to the same list
     return model

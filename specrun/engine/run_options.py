@@ -48,6 +48,7 @@ class RunOptions:
     steps_down: int = 0  # smaller placements to begin with, because passes ran out of memory with those before
     may_shrink: bool = False  # whether the bounds of `plans` are left to specrun, so that they may be smaller
     parallel: int = 1  # most texts that are written at the same time, within one context
+    shared_tokens: int | None = None  # tokens of all these texts together; None for as many as one of them may have
 
     @property
     def with_profile(self) -> RunOptions:
@@ -99,7 +100,7 @@ class RunOptions:
         # The trees of a pass have no more nodes than it has rows of logits, however many texts there are.
         n_nodes = min(budget * self.parallel, n_outputs)
         return ContextConfig(
-            n_ctx=context_length(self.ctx_size, n_ctx_train) + n_nodes + _MAX_PENDING,
+            n_ctx=max(context_length(self.ctx_size, n_ctx_train), self.shared_tokens or 0) + n_nodes + _MAX_PENDING,
             n_seq_max=n_seq_max,
             lanes=lanes,
             n_batch=max(self.settings.prompt_pass, budget + _MAX_PENDING),

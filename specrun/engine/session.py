@@ -150,7 +150,22 @@ class Session:
         """Forget everything but the system message."""
         self.messages = [message for message in self.messages if message["role"] == "system"]
 
+    def single(self, text: str) -> tuple[Request, Callable[[str], tuple[str, str]]]:
+        """A request that answers `text` behind the system message alone, and what parts the text of its answer into the
+        answer and what the model thought before it. The conversation stays as it is. Raises PromptError.
+        """
+        first = [message for message in self.messages if message["role"] == "system"]
+        _, request, asked, _ = self._fitting([*first, {"role": "user", "content": text}])
+        return request, lambda written: self._format.form.reader(asked).parts(written)
+
     def _prepare(self, messages: list[Message]) -> tuple[Completion, int]:
+        fitting, request, self._asked, n_dropped = self._fitting(messages)
+        self._before, self.messages = self.messages, fitting
+        self._written.keep(self._asked, request.prompt)
+        return self._complete(request, self.plans), n_dropped
+
+    def _fitting(self, messages: list[Message]) -> tuple[list[Message], Request, str, int]:
+        """The messages that fit the context, their request, their text, and how many turns were dropped."""
         messages = list(messages)
         # A quarter of the context is kept free for the answer (chosen by hand).
         most = self._ctx_size - max(self._ctx_size // 4, 1)
@@ -166,9 +181,7 @@ class Session:
                 f"the message has {len(tokens)} tokens and the context {self._ctx_size}; "
                 "shorten it or give a larger --ctx-size"
             )
-        self._before, self.messages, self._asked = self.messages, messages, text
-        self._written.keep(text, tokens)
-        return self._complete(replace(self.request, prompt=tokens, shown=self._shown), self.plans), n_dropped
+        return messages, replace(self.request, prompt=tokens, shown=self._shown), text, n_dropped
 
 
 def _drop_oldest_turn(messages: list[Message]) -> bool:

@@ -245,22 +245,34 @@ class AnswerWriter:
         answer, _ = self._parts(completion)
         return self._end(completion, answer)
 
-    def write_object(self, prompt: str, **entries: Any) -> int:
-        """Write the answer as one JSON object that begins with `entries`. Returns the exit code."""
+    def write_object(self, prompt: str) -> int:
+        """Write the answer as one JSON object. Returns the exit code."""
         completion = self._completion(prompt)
         with InterruptFlag() as interrupted, _activity(completion):
             for _ in self._written(completion, interrupted):
                 pass
         answer, thinking = self._parts(completion)
-        output.write_json(entries | as_json(completion, self._model, answer, thinking))
+        output.write_json(as_json(completion, self._model, answer, thinking))
         return self._end(completion, answer)
+
+    def asked(self, prompt: str) -> tuple[Request, Callable[[str], tuple[str, str]]]:
+        """A request that answers the prompt, and what parts the text of its answer into the answer and what the model
+        thought before it. Raises PromptError.
+        """
+        if self._session:
+            return self._session.single(prompt)
+        tokens = self._model.prompt_tokens(prompt, self._raw, self._system)
+        return replace(self._request, prompt=tokens), lambda text: (text, "")
+
+    def answered(self, completion: Completion, answer: str, thinking: str) -> tuple[dict[str, Any], list[str]]:
+        """The object of a completion, and what is to be said about it."""
+        return as_json(completion, self._model, answer, thinking), self._remarks(completion, answer)
 
     def _completion(self, prompt: str) -> Completion:
         if self._session:
             self._session.clear()
             return self._session.prepare(prompt)[0]
-        tokens = self._model.prompt_tokens(prompt, self._raw, self._system)
-        return self._model.complete(replace(self._request, prompt=tokens))
+        return self._model.complete(self.asked(prompt)[0])
 
     def _written(self, completion: Completion, interrupted: Callable[[], bool]) -> Iterator[Delta]:
         """Write the answer. Ctrl-C ends it after the pass that is running."""
@@ -275,11 +287,12 @@ class AnswerWriter:
         self._session.keep(completion)
         return self._session.messages[-1]["content"], self._session.thinking
 
-    def _end(self, completion: Completion, answer: str) -> int:
+    def _remarks(self, completion: Completion, answer: str) -> list[str]:
         lines = self._notices.after(completion, answer)
-        if self._stats:
-            lines.append(as_text(completion, self._model))
-        for line in lines:
+        return [*lines, as_text(completion, self._model)] if self._stats else lines
+
+    def _end(self, completion: Completion, answer: str) -> int:
+        for line in self._remarks(completion, answer):
             output.note(line)
         return INTERRUPTED_EXIT_CODE if completion.finish_reason == "interrupted" else 0
 

@@ -39,7 +39,7 @@ class Fact:
 CELLS = Fact(
     "cells of a pass",
     "llama.cpp puts the tokens of a pass into the lowest free cells of the KV cache, in the order of the batch",
-    "requests are answered one at a time",
+    "texts are written one at a time",
     cells.check,
 )
 BOTH_ORDERS = Fact(

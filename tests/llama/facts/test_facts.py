@@ -56,8 +56,7 @@ def test_other_cells_end_texts_at_the_same_time(monkeypatch: pytest.MonkeyPatch)
     with Model(options(parallel=2)) as model:
         assert len(model.lanes.engines) == 1
         assert model.notices == [
-            "requests are answered one at a time, because this llama.cpp puts tokens into other cells than specrun "
-            "knows"
+            "texts are written one at a time, because this llama.cpp puts tokens into other cells than specrun knows"
         ]
 
 

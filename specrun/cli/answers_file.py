@@ -1,0 +1,166 @@
+"""`specrun generate --jsonl --output FILE`: answers that a run which was ended before all lines goes on with.
+
+Each answer is appended as soon as it is ready, with digests of what it was made from. The same command then leaves out
+the lines that have an answer. When all lines are done, the file is put into their order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from specrun.catalog.gguf_file import GgufFile, file_identity
+from specrun.cli.prompt_input import PromptLine
+from specrun.engine.model import Model
+from specrun.engine.request import Request
+from specrun.errors import SpecrunError, UsageError, words_of
+from specrun.locations import json_text, parse_json, read_bytes, whole_file
+
+_MADE_FROM = "made_from"  # the digests of an object: those of the prompt and of what else its text depends on
+_LAST = 1 << 62  # the number of an answer whose line has not come
+
+
+def digest(*parts: Any) -> str:
+    """16 hexadecimal digits for these values."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def made_with(model: Model, request: Request, *form: Any) -> str:
+    """A digest of what texts depend on besides their prompts. form: how prompts are made."""
+    llama = model.llama_model
+    return digest(
+        file_identity(GgufFile.read(llama.path).shards), llama.chat_template, model.engine.ctx_size, request, form
+    )
+
+
+@dataclass
+class _Kept:
+    """An answer in the file. number: of its line, as far as that has come."""
+
+    line: bytes
+    made_from: Sequence[str]
+    is_failed: bool
+    number: int = _LAST
+
+
+class AnswersFile:
+    """The answers in a file, as `many_prompts.Answers`. Use it in a `with` statement.
+
+    run: the digest of what else the answers depend on. note: called with a sentence for the user.
+    Raises UsageError for a file that is something else, and for one that another process writes.
+    """
+
+    def __init__(self, path: Path, run: str, note: Callable[[str], None]) -> None:
+        self._path, self._run, self._note = path, run, note
+        self._kept: dict[str, _Kept] = {}  # by the id, as JSON
+        self._seen: dict[str, int] = {}  # ids that came in this run, and the number of their lines
+        self._lock = FileLock(path.with_name(f".{path.name}.lock"))
+
+    def __enter__(self) -> AnswersFile:
+        try:
+            self._lock.acquire(timeout=0)
+            self._size = self._read()
+            self._file = self._path.open("r+b" if self._path.exists() else "w+b", buffering=0)
+            self._file.truncate(self._size)
+            self._file.seek(self._size)
+        except Timeout as error:
+            raise UsageError(f"another specrun writes {self._path}; name another --output") from error
+        except OSError as error:
+            self._release()
+            raise UsageError(f"{self._path} cannot be written: {words_of(error)}; name another --output") from error
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
+        self._file.close()
+        try:
+            if kind is None:
+                self._put_in_order()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        self._lock.release()
+        Path(self._lock.lock_file).unlink(missing_ok=True)
+
+    def _read(self) -> int:
+        """Read what is there. Returns the bytes up to the end of the last whole line."""
+        data = read_bytes(self._path, UsageError) if self._path.exists() else b""
+        end = data.rfind(b"\n") + 1
+        if end < len(data):
+            self._note(f"the last line of {self._path} is not complete, as a run was ended there; it is written again")
+        for number, line in enumerate(data[:end].splitlines(keepends=True), start=1):
+            try:
+                value = parse_json(line)
+                kept = _Kept(line, list(map(str, value[_MADE_FROM])), "error" in value)
+                self._kept[_name(value["id"])] = kept
+            except (ValueError, TypeError, KeyError) as error:
+                raise UsageError(
+                    f"{self._path} has something else than answers of `generate --output` in line {number}; "
+                    "name another --output"
+                ) from error
+        return end
+
+    def has(self, number: int, line: PromptLine) -> bool:
+        """Whether the line has its answer. Raises UsageError if that is of something else."""
+        name = _name(line.id)
+        if (before := self._seen.setdefault(name, number)) != number:
+            raise UsageError(
+                f"lines {before + 1} and {number + 1} have the same id, {name}; with --output each needs its own"
+            )
+        kept = self._kept.get(name)
+        if kept is None or kept.is_failed:
+            return False
+        made_from = self._made_from(line)
+        if kept.made_from != made_from:
+            is_same = kept.made_from[:1] == made_from[:1]
+            what = "written with other options or by another model" if is_same else "to another prompt"
+            raise UsageError(
+                f"{self._path} has an answer with the id {name} already, {what}; name another --output, or delete it"
+            )
+        if all(other.number == _LAST for other in self._kept.values()):
+            self._note(f"lines whose answers are in {self._path} already are left out")
+        kept.number = number
+        return True
+
+    def put(self, number: int, line: PromptLine, value: dict[str, Any], is_failed: bool) -> None:
+        """Append an answer. Raises SpecrunError if that fails; then the file is as it was before."""
+        if value.get("finish_reason") == "interrupted":
+            return
+        made_from = self._made_from(line)
+        data = json_text(value | {_MADE_FROM: made_from}).encode() + b"\n"
+        try:
+            if self._file.write(data) != len(data):
+                raise OSError
+        except OSError as error:
+            self._file.truncate(self._size)
+            raise SpecrunError(
+                f"{self._path} cannot be written: {words_of(error)}; the answers before are in it, and the same "
+                "command goes on from there"
+            ) from error
+        self._size += len(data)
+        self._kept.pop(_name(line.id), None)
+        self._kept[_name(line.id)] = _Kept(data, made_from, is_failed, number)
+
+    def _made_from(self, line: PromptLine) -> list[str]:
+        return [digest(line.prompt), self._run]
+
+    def _put_in_order(self) -> None:
+        """Put the answers into the order of their lines, without failures that were made good. Others come last."""
+        ordered = b"".join(one.line for one in sorted(self._kept.values(), key=lambda one: one.number))
+        if ordered != read_bytes(self._path, SpecrunError):
+            with whole_file(self._path) as file:
+                file.write(ordered)
+
+
+def _name(identity: Any) -> str:
+    return json.dumps(identity, sort_keys=True)

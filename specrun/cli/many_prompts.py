@@ -1,0 +1,196 @@
+"""`specrun generate --jsonl`: prompts as lines of JSON, several of which are answered at a time."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from specrun.cli.prompt_input import PromptLine
+from specrun.engine.completion import Completion
+from specrun.engine.many import write_many
+from specrun.engine.model import Model
+from specrun.engine.request import Request
+from specrun.errors import INTERRUPTED_EXIT_CODE, PromptError
+from specrun.interrupts import InterruptFlag
+from specrun.long_run import left_text
+from specrun.views import output
+from specrun.views.answer_report import AnswerWriter
+
+_GATHER_S = 0.3  # a pipe that a file is written to has come to its end by then
+_POLL_S = 0.1  # between looks at whether the user has asked for the end, while no line comes
+
+
+class Lines:
+    """Lines of prompts as they come, read in a thread of its own, so that answers are written meanwhile."""
+
+    def __init__(self, lines: Iterator[PromptLine]) -> None:
+        self._queue: queue.SimpleQueue[PromptLine | BaseException | None] = queue.SimpleQueue()
+        self._first: list[PromptLine] = []  # that were taken before they were asked for
+        self._has_ended = False
+        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
+
+    def _read(self, lines: Iterator[PromptLine]) -> None:
+        try:
+            for line in lines:
+                self._queue.put(line)
+            self._queue.put(None)
+        except BaseException as error:  # which the other thread raises
+            self._queue.put(error)
+
+    @property
+    def is_over(self) -> bool:
+        return self._has_ended and not self._first
+
+    def all(self) -> list[PromptLine] | None:
+        """All lines, if the end comes at once, as from a file; they are still to be taken. None where more may come."""
+        deadline = time.monotonic() + _GATHER_S
+        while not self._has_ended and (left := deadline - time.monotonic()) > 0:
+            if line := self._next(left):
+                self._first.append(line)
+        return list(self._first) if self._has_ended else None
+
+    def take(self, may_wait: bool) -> PromptLine | None:
+        """The next line; None if none is there. may_wait: for a moment."""
+        if self._first:
+            return self._first.pop(0)
+        return None if self._has_ended else self._next(_POLL_S if may_wait else 0)
+
+    def _next(self, seconds: float) -> PromptLine | None:
+        try:
+            found = self._queue.get(timeout=seconds) if seconds else self._queue.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(found, BaseException):
+            raise found
+        self._has_ended = found is None
+        return found
+
+
+class Answers(Protocol):
+    """Where the objects of answered lines go."""
+
+    def has(self, number: int, line: PromptLine) -> bool:
+        """Whether the line, which came as the `number`th, needs no answer, as it has one."""
+
+    def put(self, number: int, line: PromptLine, value: dict[str, Any], is_failed: bool) -> None:
+        """Take the object of a line."""
+
+
+@dataclass
+class Printed:
+    """Objects on stdout, in the order of the lines or as they are ready. Use it in a `with` statement."""
+
+    as_ready: bool
+    _waiting: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _next: int = 0
+
+    def has(self, _number: int, _line: PromptLine) -> bool:
+        return False
+
+    def put(self, number: int, _line: PromptLine, value: dict[str, Any], _is_failed: bool) -> None:
+        if self.as_ready:
+            output.write_json(value)
+            return
+        self._waiting[number] = value
+        while self._next in self._waiting:
+            output.write_json(self._waiting.pop(self._next))
+            self._next += 1
+
+    def __enter__(self) -> Printed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Print what waits for lines before it, which will not be answered any more."""
+        for number in sorted(self._waiting):
+            output.write_json(self._waiting.pop(number))
+
+
+@dataclass
+class _Asked:
+    """A line whose answer is written."""
+
+    number: int
+    line: PromptLine
+    parts: Callable[[str], tuple[str, str]]
+
+
+@dataclass
+class _Asking:
+    """The source of texts for `write_many`. Lines that cannot be answered end here, with their errors.
+
+    known: how many lines there are; None if more may come.
+    """
+
+    lines: Lines
+    writer: AnswerWriter
+    answers: Answers
+    known: int | None
+    n_taken: int = 0
+    n_done: int = 0
+    n_tokens: int = 0
+    exit_code: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.lines.is_over
+
+    def take(self, may_wait: bool) -> tuple[_Asked, Request] | None:
+        while line := self.lines.take(may_wait):
+            number, self.n_taken = self.n_taken, self.n_taken + 1
+            try:
+                if line.error:
+                    raise PromptError(line.error)
+                if self.answers.has(number, line):
+                    self.n_done += 1
+                    continue
+                request, parts = self.writer.asked(line.prompt)
+                return _Asked(number, line, parts), request
+            except PromptError as error:
+                self.fail(number, line, error)
+        return None
+
+    def fail(self, number: int, line: PromptLine, error: PromptError) -> None:
+        """The line gets an object with its error, which decides the exit code."""
+        self.answers.put(number, line, {"id": line.id, "error": str(error)}, True)
+        self.exit_code = error.exit_code
+        self.n_done += 1
+
+    def add(self, asked: _Asked, found: Completion | PromptError) -> None:
+        if isinstance(found, PromptError):
+            self.fail(asked.number, asked.line, found)
+            return
+        value, lines = self.writer.answered(found, *asked.parts(found.text))
+        self.answers.put(asked.number, asked.line, {"id": asked.line.id} | value, False)
+        for line in lines:
+            output.note(line)
+        self.n_done += 1
+        self.n_tokens += len(found.token_ids)
+
+    def progress(self, started: float) -> str:
+        """How far it is, for a line on a terminal. started: in seconds of `time.monotonic`."""
+        seconds = max(time.monotonic() - started, 1e-3)
+        known = "" if self.known is None else f" of {self.known}"
+        left = ""
+        if self.known and self.n_tokens:
+            left = left_text(seconds * (self.known - self.n_done) / max(self.n_done, 1))
+        return f"{self.n_done}{known} texts, {self.n_tokens / seconds:.1f} tokens/s{left}, Ctrl-C stops"
+
+
+def write_lines(
+    model: Model, writer: AnswerWriter, lines: Lines, known: int | None, answers: Answers, is_shown: bool
+) -> int:
+    """Write one JSON object for each line. A line that fails gets an object with `error` and decides the exit code.
+
+    known: how many lines there are; None if more may come. is_shown: whether progress may be drawn on the terminal.
+    """
+    asking, started = _Asking(lines, writer, answers, known), time.monotonic()
+    shown = output.activity(lambda: asking.progress(started)) if is_shown else nullcontext()
+    with InterruptFlag() as interrupted, shown:
+        for asked, found in write_many(model, asking, interrupted=interrupted):
+            asking.add(asked, found)
+    return INTERRUPTED_EXIT_CODE if interrupted() else asking.exit_code

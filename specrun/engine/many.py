@@ -1,0 +1,202 @@
+"""Many prompts in one sweep of the weights: texts that share the target's passes, as many at a time as have room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.layer_states import kv_bytes_per_token
+from specrun.engine.completion import Completion
+from specrun.engine.engine import Engine
+from specrun.engine.request import Request
+from specrun.engine.run_options import RunOptions, context_length
+from specrun.engine.together import LaneText, Together
+from specrun.errors import LlamaError, PromptError
+from specrun.interrupts import never
+from specrun.llama.batch import common_prefix
+
+if TYPE_CHECKING:
+    from specrun.engine.model import Model
+
+MOST_TEXTS = 32  # at a time: a pass over more tokens takes so much longer on CPUs that it brings next to nothing
+_ANSWER = 512  # tokens that an answer without a limit is expected to have at most; longer ones wait for room
+_BYTES_PER_TOKEN = 3  # of a prompt, at least; less than in most texts, so that prompts are not taken for shorter
+_TEMPLATE = 64  # tokens that a chat template adds
+_SHARE = 0.1  # share of free memory that the KV cache of all texts may take, as it takes the place of weights
+_FEWEST = 16  # tokens that are worth a copy of another text's beginning: fewer are read in one short pass
+
+Key = TypeVar("Key")
+KeyGiven = TypeVar("KeyGiven", covariant=True)
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """The texts to come, as far as they are known before the model is loaded.
+
+    n: how many; None if nobody knows. n_bytes: of the longest prompt. max_tokens: of each answer; None for no limit.
+    asked: how many the user wants to be written at a time; None leaves that to specrun.
+    """
+
+    n: int | None
+    n_bytes: int
+    max_tokens: int | None
+    asked: int | None = None
+
+
+def with_room(options: RunOptions, crowd: Crowd, free_bytes: int) -> tuple[RunOptions, str | None]:
+    """The options with as many texts at a time as the KV cache has room for, and why these are fewer than were asked.
+
+    free_bytes: of RAM and VRAM, before the model is loaded.
+    """
+    file = GgufFile.read(options.target)
+    ctx_size = context_length(options.ctx_size, file.n_ctx_train)
+    n_prompt = crowd.n_bytes // _BYTES_PER_TOKEN + _TEMPLATE
+    n_tokens = min(n_prompt + (_ANSWER if crowd.max_tokens is None else crowd.max_tokens), ctx_size)
+    each = n_tokens * sum(kv_bytes_per_token(file, options.settings.type_k or "f16", options.settings.type_v or "f16"))
+    most = max(int(_SHARE * free_bytes) // max(each, 1), 1)
+    wanted = min(crowd.asked or MOST_TEXTS, crowd.n or MOST_TEXTS, MOST_TEXTS)
+    n = min(wanted, most)
+    why = None
+    if crowd.asked and n < wanted:
+        why = f"{n} texts are written at a time, as the KV cache of {wanted} would take more than a tenth of the memory"
+    if n < 2:
+        return options, why
+    return replace(options, parallel=n, shared_tokens=max(n * n_tokens, ctx_size)), why
+
+
+class Source(Protocol[KeyGiven]):
+    """Where the texts to be written come from.
+
+    is_over: whether nothing more will come.
+    """
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def take(self, may_wait: bool) -> tuple[KeyGiven, Request] | None:
+        """The next text, by whatever names it to the caller; None if none is there, for which it may have waited."""
+
+
+class Listed(Generic[Key]):
+    """A source of texts that are all there."""
+
+    def __init__(self, texts: Iterable[tuple[Key, Request]]) -> None:
+        self._texts = iter(texts)
+        self.is_over = False
+
+    def take(self, may_wait: bool) -> tuple[Key, Request] | None:  # noqa: ARG002
+        found = next(self._texts, None)
+        self.is_over = found is None
+        return found
+
+
+class _OneOfMany(LaneText, Generic[Key]):
+    def __init__(self, key: Key, completion: Completion, engine: Engine, interrupted: Callable[[], bool]) -> None:
+        super().__init__(engine)
+        self.key = key
+        self.completion = completion
+        self.generation = completion.generation(interrupted)
+
+
+def write_many(
+    model: Model, source: Source[Key], n: int | None = None, interrupted: Callable[[], bool] = never
+) -> Iterator[tuple[Key, Completion | PromptError]]:
+    """Write all texts of a source, and yield each when it is complete, or why it cannot be written.
+
+    n: most texts at a time; None for as many as the model has lanes. interrupted: asked after every pass; the texts
+    that are being written then end as they are, and no further one begins. Raises LlamaError.
+    """
+    engines = model.lanes.engines[:n]
+    together: Together[_OneOfMany[Key]] = Together(model.lanes, lambda busy: _emptied(engines, busy))
+    ahead: tuple[Key, Request] | None = None
+    while not interrupted():
+        together.wake()
+        while len(together.texts) < len(engines) and not together.is_full:
+            ahead = ahead or source.take(may_wait=not together.texts)
+            if ahead is None or not _may_begin(together, ahead[1]):
+                break
+            (key, request), ahead = ahead, None
+            engine = _lane(engines, together.busy, request.prompt)
+            text = _OneOfMany(key, model.complete(request, engine=engine), engine, interrupted)
+            together.texts.append(text)
+            try:
+                _take_up(together, engines, engine, request.prompt)
+                text.generation.begin()
+            except PromptError as error:
+                together.texts.remove(text)
+                yield key, error
+        if not together.texts:
+            if source.is_over:
+                return
+            continue
+        for text, done in together.advance():
+            text.completion.add(done)
+            if text.completion.is_over:
+                together.texts.remove(text)
+                text.completion.end()
+                yield text.key, text.completion
+    for text in together.texts:
+        text.completion.end()
+        yield text.key, text.completion
+
+
+def in_order(written: Iterable[tuple[int, Completion | PromptError]]) -> Iterator[Completion]:
+    """What `write_many` yields, in the order of the numbers from 0 that name the texts. Raises errors in their turn."""
+    waiting: dict[int, Completion | PromptError] = {}
+    number = 0
+    for key, found in written:
+        waiting[key] = found
+        while number in waiting:
+            done = waiting.pop(number)
+            if isinstance(done, PromptError):
+                raise done
+            yield done
+            number += 1
+
+
+def _may_begin(together: Together[_OneOfMany[Key]], request: Request) -> bool:
+    """Whether there is room for a text, and no prompt is being read whose beginning it shares: that is read once."""
+    if not together.fits(len(request.prompt), request.max_tokens):
+        return False
+    reading = [text.engine.target for text in together.texts if not text.waits and text.generation.is_reading]
+    return all(common_prefix(target.tokens, request.prompt) < target.n_cached + _FEWEST for target in reading)
+
+
+def _lane(engines: Collection[Engine], busy: Collection[Engine], prompt: list[int]) -> Engine:
+    """The engine that shall write a text: the first while nothing is written, as it has room for larger trees; else the
+    free one that holds most of the prompt, or an empty one.
+    """
+    free = [engine for engine in engines if engine not in busy]
+    if not busy:
+        return free[0]
+    best = max(free, key=lambda engine: engine.target.held().reusable(prompt))
+    if best.target.held().reusable(prompt) >= _FEWEST:
+        return best
+    return next((engine for engine in free if not engine.target.n_cached), best)
+
+
+def _take_up(
+    together: Together[_OneOfMany[Key]], engines: Collection[Engine], engine: Engine, prompt: list[int]
+) -> None:
+    """Make room for the prompt, and copy what another engine holds of it, if that is more than the engine's own."""
+    best = max(engines, key=lambda other: other.target.held().reusable(prompt))
+    n_held = engine.target.held().reusable(prompt)
+    if best.target.held().reusable(prompt) >= n_held + _FEWEST:
+        with suppress(LlamaError, MemoryError):
+            saved = best.save()
+            if saved and together.make_room(len(saved.held.tokens)):
+                engine.reset()
+                engine.restore(saved)
+                n_held = engine.target.held().reusable(prompt)
+    together.make_room(len(prompt) - n_held)
+
+
+def _emptied(engines: Iterable[Engine], busy: Collection[Engine]) -> bool:
+    """Empty the caches of an engine that writes nothing; False if all others are empty."""
+    engine = next((one for one in engines if one not in busy and one.target.n_cached), None)
+    if engine is not None:
+        engine.reset()
+    return engine is not None

@@ -1,0 +1,170 @@
+"""`specrun generate --jsonl`: several lines at a time, their order, and files that a later run goes on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from specrun.catalog import embedded
+from tests.conftest import Specrun, SpecrunHere
+from tests.waiting import TIMEOUT_S, wait_until
+
+USAGE, PROMPT_ERROR = 2, 5
+N = 12
+OPTIONS = ("--jsonl", "--raw", "-n", "24", "--temp", "0.8", "--speculate", "tree")
+
+
+def lines(tmp_path: Path, n: int = N) -> Path:
+    file = tmp_path / "prompts.jsonl"
+    prompts = [{"id": f"p{i}", "prompt": f"def f{i}(x):\n    return {'x + 1' if i % 2 else '['}"} for i in range(n)]
+    file.write_text("".join(f"{json.dumps(prompt)}\n" for prompt in prompts))
+    return file
+
+
+def texts(output: str) -> list[tuple[Any, Any, Any]]:
+    """What depends on no time."""
+    values = map(json.loads, output.splitlines())
+    return [(value["id"], value.get("token_ids"), value.get("error")) for value in values]
+
+
+@pytest.fixture
+def expected(here: SpecrunHere, tmp_path: Path) -> list[tuple[Any, Any, Any]]:
+    result = here("generate", *OPTIONS, "--parallel", "1", "-f", lines(tmp_path))
+    assert result.code == 0, result
+    return texts(result.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["auto", "3"])
+def test_several_at_a_time_are_the_same_texts_in_the_order_of_the_lines(
+    here: SpecrunHere, tmp_path: Path, expected: list[Any], parallel: str
+) -> None:
+    result = here("generate", *OPTIONS, "-np", parallel, "-f", lines(tmp_path))
+    assert result.code == 0, result
+    assert texts(result.stdout) == expected
+    ready = here("generate", *OPTIONS, "-np", parallel, "-f", lines(tmp_path), "--as-ready")
+    assert sorted(texts(ready.stdout)) == sorted(expected)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_twice_ends_with_the_file_of_an_undisturbed_one(
+    specrun: Specrun, tmp_path: Path, expected: list[Any]
+) -> None:
+    file, out = lines(tmp_path), tmp_path / "answers.jsonl"
+    for n in (2, 6):
+        process = specrun.start("generate", *OPTIONS, "-np", "2", "-f", file, "--output", out)
+        wait_until(lambda n=n: out.exists() and out.read_bytes().count(b"\n") >= n, "some answers")
+        process.kill()
+        process.wait(TIMEOUT_S)
+        process.communicate()
+    assert 6 <= out.read_bytes().count(b"\n") < N
+    with out.open("ab") as half:
+        half.write(b'{"id": "p11", "te')
+    result = specrun("generate", *OPTIONS, "-np", "2", "-f", file, "--output", out)
+    assert (result.code, result.stdout) == (0, "")
+    assert "already are left out" in result.stderr
+    assert "not complete" in result.stderr
+    assert texts(out.read_text()) == expected
+    assert [path.name for path in sorted(tmp_path.iterdir()) if "answers" in path.name] == ["answers.jsonl"]
+
+
+def test_answers_of_something_else_are_told_and_stay(here: SpecrunHere, tmp_path: Path) -> None:
+    file, out = lines(tmp_path, 2), tmp_path / "answers.jsonl"
+    few = ("--jsonl", "--raw", "-n", "2", "-f", file, "-o", out)
+    assert here("generate", *few).code == 0
+    before = out.read_bytes()
+    here("generate", *few, "--temp", "0.1").assert_fails(USAGE, "with other options or by another model", "p0")
+    file.write_text(file.read_text().replace("f0", "g0"))
+    here("generate", *few).assert_fails(USAGE, "to another prompt", "p0")
+    file.write_text('{"id": 1, "prompt": "a"}\n{"id": 1, "prompt": "b"}\n')
+    here("generate", *few).assert_fails(USAGE, "lines 1 and 2 have the same id")
+    assert out.read_bytes().startswith(before)
+    out.write_text("a poem\n")
+    here("generate", *few).assert_fails(USAGE, "line 1", "--output")
+    assert out.read_text() == "a poem\n"
+    here("generate", *few[:-1], tmp_path).assert_fails(USAGE, str(tmp_path), "Is a directory")
+
+
+def test_a_line_that_failed_is_tried_again_and_the_others_are_not(here: SpecrunHere, tmp_path: Path) -> None:
+    file, out = lines(tmp_path, 2), tmp_path / "answers.jsonl"
+    good = file.read_text()
+    file.write_text('{"id": "p9", "prompt": " "}\n' + good)
+    few = ("--jsonl", "--raw", "-n", "2", "-f", file, "-o", out)
+    result = here("generate", *few)
+    assert result.code == PROMPT_ERROR
+    assert [identity for identity, *_ in texts(out.read_text())] == ["p9", "p0", "p1"]
+    before = out.read_text().splitlines()
+    file.write_text('{"id": "p9", "prompt": "x"}\n' + good)
+    assert here("generate", *few).code == 0
+    after = out.read_text().splitlines()
+    assert after[1:] == before[1:]
+    assert json.loads(after[0])["completion_tokens"] == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of processes are Unix's")
+@pytest.mark.slow
+def test_a_full_disk_leaves_whole_lines(specrun: Specrun, tmp_path: Path) -> None:
+    file, out = lines(tmp_path, 6), tmp_path / "answers.jsonl"
+    few = ("--jsonl", "--raw", "-n", "2", "-f", file, "-o", out)
+    most = 2500  # bytes; each line has some 800
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    environment = {**os.environ, "SPECRUN_DATA_DIR": str(tmp_path / "data")}
+    process = subprocess.run(
+        specrun.command("generate", *few), preexec_fn=limit, capture_output=True, env=environment, timeout=TIMEOUT_S
+    )
+    assert process.returncode == 1
+    assert b"the same command goes on from there" in process.stderr
+    assert out.read_bytes().endswith(b"}\n")
+    assert 1 <= len(texts(out.read_text())) < 6
+    assert specrun("generate", *few).code == 0
+    assert len(texts(out.read_text())) == 6
+
+
+@pytest.mark.slow
+def test_ctrl_c_writes_what_is_finished(specrun: Specrun, tmp_path: Path, expected: list[Any]) -> None:
+    process = specrun.start("generate", *OPTIONS, "-np", "2", "-f", lines(tmp_path))
+    assert process.stdout
+    first = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    rest, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    assert b"Traceback" not in stderr
+    found = texts((first + rest).decode())
+    assert found[0] == expected[0]
+    whole = {identity: tokens for identity, tokens, _ in expected}
+    assert all(whole[identity][: len(tokens)] == tokens for identity, tokens, _ in found)
+
+
+@pytest.mark.parametrize("arguments", [("-np", "2"), ("-o", "x"), ("--as-ready",)])
+def test_options_for_many_prompts_need_lines(here: SpecrunHere, arguments: tuple[str, ...]) -> None:
+    here("generate", "x", *arguments).assert_fails(USAGE, "--jsonl")
+
+
+@pytest.mark.parametrize("given", ["0", "many", "33", "-1", "1.5"])
+def test_a_number_of_texts_that_cannot_be_is_refused(here: SpecrunHere, given: str) -> None:
+    here("generate", "--jsonl", "--parallel", given, stdin='{"prompt": "x"}').assert_fails(USAGE, "--parallel")
+
+
+@pytest.mark.slow
+def test_progress_is_shown_on_a_terminal_where_the_answers_go_to_a_file(specrun: Specrun, tmp_path: Path) -> None:
+    out = tmp_path / "answers.jsonl"
+    terminal = specrun.on_terminal(
+        "generate", "--jsonl", "--raw", "-m", embedded.TARGET, "-n", "200", "-f", lines(tmp_path, 8), "-o", out
+    )
+    terminal.expect("of 8 texts", timeout=TIMEOUT_S)
+    terminal.expect("tokens/s", timeout=TIMEOUT_S)
+    terminal.sendintr()
+    terminal.expect(pexpect.EOF)
