@@ -51,14 +51,24 @@ class Answer:
         assert self.completion
         return self.completion
 
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop text that ended an answer that is whole; None if none did."""
+        if self.finish != "stop":
+            return None
+        done = self.ended
+        written = b"".join(map(done.token_bytes, done.token_ids)).decode("utf-8", errors="replace")
+        rest = written[len(done.text) :]
+        return next((text for text in done.request.stops if text and rest.startswith(text)), None)
+
 
 class Shape:
     """How an endpoint sends the answers to one request. The methods that yield give server-sent events."""
 
     keep_alive = b": keep-alive\n\n"  # a comment, which clients skip
 
-    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """All answers as one object."""
+    def whole(self, answers: Sequence[Answer]) -> Any:
+        """All answers as JSON."""
         raise NotImplementedError
 
     def begin(self) -> Iterable[bytes]:

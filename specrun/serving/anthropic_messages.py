@@ -21,17 +21,20 @@ from specrun.engine.completion import Completion
 from specrun.locations import given_json
 from specrun.reading.calls import whole_characters
 from specrun.reading.deltas import Delta
-from specrun.serving.answers import Answer, Shape, frame, response_of
+from specrun.serving.answers import Answer, Shape, frame
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.bodies import Fields, Integer, must, parsed, read_json
+from specrun.serving.endpoint import Wanted, answered
 from specrun.serving.messages import MOST_MESSAGES, joined
 from specrun.serving.openai_endpoints import read_chat
-from specrun.serving.request_fields import Sending
-from specrun.serving.service import Service, cached_tokens
+from specrun.serving.service import LoadedService, Service, cached_tokens
 from specrun.serving.tools import MOST_TOOLS
 
 _MOST_BLOCKS = 10_000  # in a message
-_SAME = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "repeat_penalty", "chat_template_kwargs")
+_SAME = (
+    *("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "repeat_penalty", "chat_template_kwargs"),
+    *("stream", "cache_prompt"),
+)
 _TYPES = {"user": ("text", "tool_result"), "assistant": ("text", "thinking", "tool_use", "redacted_thinking")}
 _CHOICES: dict[str, Any] = {"": "auto", "auto": "auto", "any": "required", "none": "none"}
 
@@ -95,20 +98,14 @@ class _AnthropicFields(Fields):
 
 
 async def anthropic_messages(service: Service, request: Request) -> Response:
-    loaded = service.loaded
-    body = await read_json(request)
-    sending = parsed(Sending, body)
-    (prompt,), asked, new_reader = await run_in_threadpool(lambda: read_chat(service, openai_body(body), sending))
-    job = service.submit([prompt], asked, 1, not sending.cache_prompt)
-    shape = AnthropicShape(loaded.name, len(prompt.tokens))
-    return await response_of(request, job, new_reader, shape, sending.stream)
+    return await answered(service, request, lambda service, body: read_chat(service, openai_body(body)), AnthropicShape)
 
 
 async def count_tokens(service: Service, request: Request) -> Response:
     """The endpoint that tells how many tokens the prompt of a request has. Raises SpecrunError and ApiError."""
     body = await read_json(request)
-    (prompt,), _, _ = await run_in_threadpool(lambda: read_chat(service, openai_body(body, False), Sending()))
-    return JSONResponse({"input_tokens": len(prompt.tokens)})
+    wanted = await run_in_threadpool(lambda: read_chat(service, openai_body(body, needs_length=False)))
+    return JSONResponse({"input_tokens": len(wanted.prompts[0].tokens)})
 
 
 def openai_body(body: Mapping[str, Any], needs_length: bool = True) -> dict[str, Any]:
@@ -177,17 +174,17 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 class AnthropicShape(Shape):
-    """The shape of /v1/messages. n_prompt: tokens of the prompt."""
+    """The shape of /v1/messages."""
 
     keep_alive = _event("ping")
 
-    def __init__(self, model_name: str, n_prompt: int) -> None:
-        self._n_prompt = n_prompt
+    def __init__(self, loaded: LoadedService, wanted: Wanted) -> None:
+        self._n_prompt = len(wanted.prompts[0].tokens)
         self._head: dict[str, Any] = {
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",
             "role": "assistant",
-            "model": model_name,
+            "model": loaded.name,
         }
         self._index = -1  # of the latest block
         self._open: tuple[str, int] | None = None  # the open block, as `_block` names it
@@ -269,9 +266,5 @@ def _usage_json(completion: Completion) -> dict[str, int]:
 
 def _stop_json(answer: Answer) -> dict[str, str | None]:
     """Why an answer ended, and which stop text ended it."""
-    done, stop = answer.ended, None
-    if answer.finish == "stop":
-        written = b"".join(map(done.token_bytes, done.token_ids)).decode("utf-8", errors="replace")
-        rest = written[len(done.text) :]
-        stop = next((text for text in done.request.stops if text and rest.startswith(text)), None)
+    stop = answer.stopped_by
     return {"stop_reason": "stop_sequence" if stop else _STOPS[answer.finish or "stop"], "stop_sequence": stop}

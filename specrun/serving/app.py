@@ -19,6 +19,7 @@ from specrun.serving.anthropic_messages import anthropic_messages, count_tokens
 from specrun.serving.api_error import ANTHROPIC, SERVER_ERROR, ApiError, error_response, of_model
 from specrun.serving.facts import detokenize, health, metrics, model, models, props, tokenize
 from specrun.serving.guard import Access, Cors, Guard
+from specrun.serving.llama_server import apply_template, completion, infill, slots
 from specrun.serving.openai_endpoints import chat_completions, completions
 from specrun.serving.service import Service
 from specrun.serving.web_page import page
@@ -47,6 +48,11 @@ def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
         route("/models/{name:path}", model, "GET"),
         route("/v1/models/{name:path}", model, "GET"),
         route("/props", props, "GET"),
+        route("/completion", completion),
+        route("/completions", completion),
+        route("/infill", infill),
+        route("/apply-template", apply_template),
+        route("/slots", slots, "GET"),
         route("/tokenize", tokenize),
         route("/detokenize", detokenize),
         route("/metrics", metrics, "GET"),

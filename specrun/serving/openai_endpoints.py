@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field, InstanceOf
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from specrun.engine.chat_format import is_begun
+from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.reading.deltas import Reader
-from specrun.serving.answers import NewReader, response_of
+from specrun.reading.form import AnswerForm
 from specrun.serving.api_error import ApiError, refused
-from specrun.serving.bodies import Fields, Integer, must, parsed, read_json
+from specrun.serving.bodies import Fields, Integer, must, parsed
+from specrun.serving.endpoint import Wanted, answered
 from specrun.serving.expected import read_expected
 from specrun.serving.messages import read_messages
-from specrun.serving.openai_shapes import ChatShape, CompletionShape, OpenAiShape
-from specrun.serving.prompts import Prompt
+from specrun.serving.openai_shapes import ChatShape, CompletionShape
+from specrun.serving.prompts import Prompt, Prompts
 from specrun.serving.request_fields import MOST_LOGPROBS, Sending, read_request
 from specrun.serving.service import Service
 
 MOST_PROMPTS = 64
-
-# The prompts of a body, how they are answered (without a prompt), and what makes the reader of an answer.
-Read = tuple[list[Prompt], Request, NewReader]
 
 
 class _ChatFields(Fields):
@@ -38,16 +36,16 @@ class _ChatFields(Fields):
 
 
 _TokenIds = Annotated[list[int], Field(fail_fast=True)]
-_Prompt = str | _TokenIds
+TextPrompt = Annotated[
+    str
+    | Annotated[_TokenIds, Field(min_length=1)]
+    | Annotated[list[str | _TokenIds], Field(min_length=1, max_length=MOST_PROMPTS, fail_fast=True)],
+    must(f"be a string, a list of token ids, or a list of at most {MOST_PROMPTS} of them"),
+]
 
 
 class _CompletionFields(Fields):
-    prompt: Annotated[
-        str
-        | Annotated[_TokenIds, Field(min_length=1)]
-        | Annotated[list[_Prompt], Field(min_length=1, max_length=MOST_PROMPTS, fail_fast=True)],
-        must(f"be a string, a list of token ids, or a list of at most {MOST_PROMPTS} of them"),
-    ]
+    prompt: TextPrompt
     logprobs: Annotated[Integer, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     echo: bool = False
     suffix: str = ""
@@ -55,30 +53,16 @@ class _CompletionFields(Fields):
 
 
 async def chat_completions(service: Service, request: HttpRequest) -> Response:
-    return await _answered(service, request, read_chat, ChatShape)
+    return await answered(service, request, read_chat, ChatShape)
 
 
 async def completions(service: Service, request: HttpRequest) -> Response:
-    return await _answered(service, request, _read_completion, CompletionShape)
+    return await answered(service, request, _read_completion, CompletionShape)
 
 
-async def _answered(
-    service: Service,
-    request: HttpRequest,
-    read: Callable[[Service, Mapping[str, Any], Sending], Read],
-    shape: type[OpenAiShape],
-) -> Response:
-    loaded = service.loaded
-    body = await read_json(request)
-    sending = parsed(Sending, body)
-    # In a thread, because texts and schemas may be large.
-    prompts, asked, new_reader = await run_in_threadpool(read, service, body, sending)
-    job = service.submit(prompts, asked, sending.n, not sending.cache_prompt)
-    return await response_of(request, job, new_reader, shape(loaded, sending), sending.stream)
-
-
-def read_chat(service: Service, body: Mapping[str, Any], sending: Sending) -> Read:
+def read_chat(service: Service, body: Mapping[str, Any]) -> Wanted:
     """What is asked with the conversation in a body. Raises SpecrunError and ApiError."""
+    sending = parsed(Sending, body)
     prompts, model = service.loaded.prompts, service.loaded.model
     request, given = read_request(body, service.defaults, model.llama_model.n_vocab), parsed(_ChatFields, body)
     if given.logprobs:
@@ -97,23 +81,42 @@ def read_chat(service: Service, body: Mapping[str, Any], sending: Sending) -> Re
     prompt = prompts.of_messages(messages, tools, variables, thinks, expected.prompt_end, not sending.cache_prompt)
     shown = prompts.format.shown(expected.tools is not None)
     request = expected.constrained(replace(request, shown=shown), prompt.text or "")
-    if request.gbnf is not None and any(plan.method.samples for plan in model.plans.candidates):
-        raise ApiError("the server's --method cannot follow a grammar, which this request needs; start it with another")
-    return [prompt], request, expected.reader(prompt.text or "")
+    _check_grammar(request, model)
+    return Wanted([prompt], request, expected.reader(prompt.text or ""), sending)
 
 
-def _read_completion(service: Service, body: Mapping[str, Any], sending: Sending) -> Read:
-    prompts = service.loaded.prompts
-    request = read_request(body, service.defaults, service.loaded.model.llama_model.n_vocab)
-    given = parsed(_CompletionFields, body)
+def _read_completion(service: Service, body: Mapping[str, Any]) -> Wanted:
+    sending, given = parsed(Sending, body), parsed(_CompletionFields, body)
     if given.echo:
         raise refused("echo", "is not possible; put the prompt before the answer yourself")
-    if given.suffix:
-        raise refused("suffix", "is not possible: the model only continues texts")
     if given.best_of > sending.n:
         raise refused("best_of", "may not be more than n: all answers that are written are sent")
-    prompt: Any = given.prompt
-    several = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
-    anew = not sending.cache_prompt
-    made = [prompts.of_text(p, anew) if isinstance(p, str) else prompts.of_tokens(p) for p in several]
-    return made, replace(request, logprobs=given.logprobs), Reader
+    prompts = service.loaded.prompts
+    if not given.suffix:
+        made = text_prompts(prompts, given.prompt, not sending.cache_prompt)
+    elif isinstance(given.prompt, str):
+        made = [prompts.of_gap(given.prompt, given.suffix)]
+    else:
+        raise refused("suffix", "needs a prompt that is a string")
+    wanted = read_text(service, body, made, sending)
+    return replace(wanted, request=replace(wanted.request, logprobs=given.logprobs))
+
+
+def text_prompts(prompts: Prompts, given: Any, anew: bool) -> list[Prompt]:
+    """What a `TextPrompt` stands for. anew: see `Prompts.of_text`. Raises ApiError."""
+    several = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+    return [prompts.of_text(p, anew) if isinstance(p, str) else prompts.of_tokens(p) for p in several]
+
+
+def read_text(service: Service, body: Mapping[str, Any], prompts: Sequence[Prompt], sending: Sending) -> Wanted:
+    """What is asked with texts that the model goes on with. Raises SpecrunError and ApiError."""
+    model = service.loaded.model
+    expected = read_expected({**body, "tools": None}, AnswerForm())  # it is told of no tools, and nothing is marked
+    request = expected.constrained(read_request(body, service.defaults, model.llama_model.n_vocab), "")
+    _check_grammar(request, model)
+    return Wanted(prompts, request, Reader, sending)
+
+
+def _check_grammar(request: Request, model: Model) -> None:
+    if request.gbnf is not None and any(plan.method.samples for plan in model.plans.candidates):
+        raise ApiError("the server's --method cannot follow a grammar, which this request needs; start it with another")

@@ -13,7 +13,7 @@ from specrun.reading.deltas import CallDelta, Delta
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.answers import Answer, Shape, frame
 from specrun.serving.api_error import ApiError
-from specrun.serving.request_fields import Sending
+from specrun.serving.endpoint import Wanted
 from specrun.serving.service import LoadedService, cached_tokens
 
 Json = dict[str, Any]
@@ -25,8 +25,8 @@ class OpenAiShape(Shape):
 
     _id, _whole, _chunk = "", "", ""  # the beginning of the id, and what the objects are called
 
-    def __init__(self, loaded: LoadedService, sending: Sending) -> None:
-        self._sending = sending
+    def __init__(self, loaded: LoadedService, wanted: Wanted) -> None:
+        self._sending = wanted.sending
         self._token_bytes = loaded.model.llama_model.token_bytes
         self._head = {
             "id": f"{self._id}-{secrets.token_hex(16)}",
@@ -55,7 +55,7 @@ class OpenAiShape(Shape):
 
     def _numbers(self, completion: Completion) -> Json:
         tree = {"last_tree": _last_tree(completion)} if self._sending.last_tree else {}
-        return {"timings": _timings(completion), **tree}
+        return {"timings": timings_json(completion), **tree}
 
     def _frame(self, choices: list[Json], further: Json | None = None) -> bytes:
         return frame({"object": self._chunk, **self._head, "choices": choices, **(further or {})})
@@ -99,7 +99,8 @@ class ChatShape(OpenAiShape):  # /v1/chat/completions
     def _told(
         self, index: int, name: str, value: Json, logprobs: Sequence[TokenLogprob] = (), finish: str | None = None
     ) -> Json:
-        told = _chat_logprobs(logprobs, self._token_bytes) if logprobs else None
+        content = logprobs_json(logprobs, self._token_bytes)
+        told = {"content": content, "refusal": None} if logprobs else None
         return {"index": index, name: value, "logprobs": told, "finish_reason": finish}
 
 
@@ -116,7 +117,7 @@ def _usage(completions: Sequence[Completion], n: int) -> dict[str, Any]:
     }
 
 
-def _timings(completion: Completion) -> dict[str, Any]:
+def timings_json(completion: Completion) -> dict[str, Any]:
     """What llama-server says of the time of an answer, and `tokens_per_pass`."""
     s = completion.statistics
     prompt_n = s.prompt_tokens - cached_tokens(s)
@@ -166,15 +167,14 @@ def _begun(call: CallDelta) -> Json:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _chat_logprobs(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> Json:
+def logprobs_json(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> list[Json]:
     """For each token its own log-probability and those of the likeliest tokens. llama-server adds the ids."""
 
     def told(token: int, logprob: float) -> Json:
         data = token_bytes(token)
         return {"id": token, "token": _text(data), "bytes": list(data), "logprob": logprob}
 
-    tokens = [{**told(t.token, t.logprob), "top_logprobs": [told(*other) for other in t.top]} for t in logprobs]
-    return {"content": tokens, "refusal": None}
+    return [{**told(t.token, t.logprob), "top_logprobs": [told(*other) for other in t.top]} for t in logprobs]
 
 
 def _completion_logprobs(logprobs: Sequence[TokenLogprob], begin: int, token_bytes: TokenBytes) -> Json:

@@ -13,7 +13,8 @@ from specrun.engine.model import Model
 from specrun.engine.prompt_tokens import WrittenTexts, prompt_tokens
 from specrun.errors import ModelFileError
 from specrun.llama.chat_template import Message
-from specrun.serving.api_error import ApiError, TooLongError
+from specrun.llama.infill import infill_tokens
+from specrun.serving.api_error import ApiError, TooLongError, refused
 
 _LONGEST_TOKEN = 256  # characters; in real vocabularies only runs of spaces come near it
 _MOST_KEPT = 64  # conversations whose tokens are remembered
@@ -70,6 +71,18 @@ class Prompts:
         with self._one_at_a_time:
             tokens = prompt_tokens(self._model, text) if anew else self._written.tokens(text)
         return self._checked(Prompt(text, tokens))
+
+    def of_gap(
+        self, before: str, behind: str, files: Sequence[tuple[str, str]] = (), begun: str = "", param: str = "suffix"
+    ) -> Prompt:
+        """The prompt whose answer fills a gap, as `infill_tokens` has it. Raises ApiError if it does not fit the
+        context, or the model cannot do it: `param` is the field that asks for it.
+        """
+        self.check_length("".join([before, behind, begun, *(name + text for name, text in files)]))
+        tokens = infill_tokens(self._model, before, behind, files, begun)
+        if tokens is None:
+            raise refused(param, "is not possible: this model has no tokens for filling a gap, it only continues texts")
+        return self._checked(Prompt(None, tokens))
 
     def check_length(self, text: str) -> None:
         """Refuse a text that cannot fit, without the time that splitting it would take. Raises ApiError."""

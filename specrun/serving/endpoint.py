@@ -1,0 +1,49 @@
+"""The way from a request to its answers that all addresses share at which texts are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from specrun.engine.request import Request
+from specrun.serving.answers import NewReader, Shape, response_of
+from specrun.serving.bodies import read_json
+from specrun.serving.prompts import Prompt
+from specrun.serving.request_fields import Sending
+from specrun.serving.service import LoadedService, Service
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a body asks for.
+
+    request: how the prompts are answered, without a prompt. new_reader: makes the reader of an answer.
+    sending: how many answers each prompt has, and how they are sent.
+    """
+
+    prompts: Sequence[Prompt]
+    request: Request
+    new_reader: NewReader
+    sending: Sending
+
+
+AnyWanted = TypeVar("AnyWanted", bound=Wanted)
+
+
+async def answered(
+    service: Service,
+    request: HttpRequest,
+    read: Callable[[Service, dict[str, Any]], AnyWanted],
+    shape: Callable[[LoadedService, AnyWanted], Shape],
+) -> Response:
+    """The answers to a request, streamed or whole. read: reads its body. Raises SpecrunError and ApiError."""
+    loaded = service.loaded
+    # In a thread, because texts and schemas may be large.
+    wanted = await run_in_threadpool(read, service, await read_json(request))
+    job = service.submit(wanted.prompts, wanted.request, wanted.sending.n, not wanted.sending.cache_prompt)
+    return await response_of(request, job, wanted.new_reader, shape(loaded, wanted), wanted.sending.stream)
