@@ -42,6 +42,7 @@ class LlamaModel(library.Closing):
     trimmed: the tokens of a trimmed draft; None for any other model.
     n_vocab: number of tokens, of a trimmed draft those of the whole one. n_rows: logits that llama.cpp gives a token.
     n_ctx_train: tokens of the context that it was trained with; 0 if the file does not say. n_bytes: of the weights.
+    quantization: the common name of their mix, such as Q4_K_M.
     n_embd, n_embd_out: floats of a hidden state, and of the state behind the last layer.
     n_dimensions: of the position of a row that is no token: 4 with M-RoPE, else 1.
     orders: the re-ordered weights and the same weights in the file; None where they lie in memory once.
@@ -80,6 +81,8 @@ class LlamaModel(library.Closing):
         self.n_embd_out = int(llama_cpp.llama_model_n_embd_out(self.handle))
         self.n_dimensions = 4 if llama_cpp.llama_model_rope_type(self.handle) in _M_ROPE else 1
         self.n_bytes = int(llama_cpp.llama_model_size(self.handle))
+        self.n_parameters = int(llama_cpp.llama_model_n_params(self.handle))
+        self.quantization = file.quantization
         self._pieces: dict[tuple[int, bool], bytes] = {}  # of the tokens that were asked for
         self._ends: dict[int, bool] = {}  # whether these tokens end a text
         self.given_template: str | None = None  # instead of the file's chat template

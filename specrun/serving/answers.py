@@ -63,8 +63,9 @@ class Answer:
 
 
 class Shape:
-    """How an endpoint sends the answers to one request. The methods that yield give server-sent events."""
+    """How an endpoint sends the answers to one request. The methods that yield give what is streamed."""
 
+    media_type = "text/event-stream"
     keep_alive = b": keep-alive\n\n"  # a comment, which clients skip
 
     def whole(self, answers: Sequence[Answer]) -> Any:
@@ -97,7 +98,7 @@ def frame(value: dict[str, Any], event: str | None = None) -> bytes:
 async def response_of(request: Request, job: Job, new_reader: NewReader, shape: Shape, is_streamed: bool) -> Response:
     """The answers, streamed or whole. A client that goes away cancels the job. Raises ApiError."""
     if is_streamed:
-        return _EventStream(job, _events(job, new_reader, shape), request.url.path)
+        return _EventStream(job, _events(job, new_reader, shape), shape.media_type, request.url.path)
     answers = [Answer(i) for i in range(len(job.asked))]
     async with _cancelled_on_disconnect(job, request.receive):
         async for addition in _additions(job, new_reader, None):
@@ -168,8 +169,8 @@ class _EventStream(StreamingResponse):
     The status is sent with the first frame, so that what goes wrong before has a status of its own.
     """
 
-    def __init__(self, job: Job, frames: AsyncIterator[bytes], path: str) -> None:
-        super().__init__(self._all(frames), headers=_HEADERS, media_type="text/event-stream")
+    def __init__(self, job: Job, frames: AsyncIterator[bytes], media_type: str, path: str) -> None:
+        super().__init__(self._all(frames), headers=_HEADERS, media_type=media_type)
         self._job = job
         self._frames = frames
         self._path = path

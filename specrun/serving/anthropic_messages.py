@@ -229,7 +229,7 @@ def content_json(deltas: Sequence[Delta]) -> list[dict[str, Any]]:
     for (kind, _), group in groupby(map(_block, deltas), key=itemgetter(0)):
         parts = list(group)
         text = "".join(added for _, _, added in parts)
-        blocks.append(parts[0][1] | ({"input": _object(text)} if kind == "tool_use" else {kind: text}))
+        blocks.append(parts[0][1] | ({"input": arguments_of(text)} if kind == "tool_use" else {kind: text}))
     return blocks
 
 
@@ -244,7 +244,7 @@ def _block(delta: Delta) -> tuple[tuple[str, int], dict[str, Any], str]:
     return ("text", 0), {"type": "text", "text": ""}, delta.content
 
 
-def _object(text: str) -> dict[str, Any]:
+def arguments_of(text: str) -> dict[str, Any]:
     """A call's arguments; empty for half an object, of an answer that was cut off."""
     try:
         value = given_json(whole_characters(json.dumps(json.loads(text), ensure_ascii=False)), "the call", ValueError)

@@ -1,4 +1,4 @@
-"""Errors of requests. Below ANTHROPIC they are told in Anthropic's shape, and everywhere else in OpenAI's."""
+"""Errors of requests, told in the shape of whose address was asked: Anthropic's, Ollama's, everywhere else OpenAI's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from specrun.errors import PromptError, SpecrunError, UsageError
 
 ANTHROPIC = "/v1/messages"
+OLLAMA = "/api/"
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 400, 401, 403, 404
 TIMED_OUT, TOO_LARGE, SERVER_ERROR, UNAVAILABLE = 408, 413, 500, 503
@@ -53,6 +54,9 @@ class ApiError(Exception):
         kind = (_TYPES | _ANTHROPIC_TYPES).get(self.status, _INVALID)
         return {"type": "error", "error": {"type": kind, "message": self.message}}
 
+    def as_ollama(self) -> dict[str, Any]:
+        return {"error": self.message}
+
 
 class TooLongError(ApiError):
     """A prompt that does not fit the context. Programs look for the services' own words, and shorten what they send.
@@ -85,6 +89,9 @@ def of_model(error: SpecrunError) -> ApiError:
 
 
 def error_response(path: str, error: ApiError) -> Response:
-    is_anthropic = path == ANTHROPIC or path.startswith(f"{ANTHROPIC}/")
-    told = error.as_anthropic() if is_anthropic else error.as_openai()
+    told = error.as_openai()
+    if path == ANTHROPIC or path.startswith(f"{ANTHROPIC}/"):
+        told = error.as_anthropic()
+    elif path.startswith(OLLAMA):
+        told = error.as_ollama()
     return JSONResponse(told, error.status, dict(error.headers or {}))

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specrun.errors import SpecrunError
+from specrun.serving import ollama, ollama_facts
 from specrun.serving.anthropic_messages import anthropic_messages, count_tokens
 from specrun.serving.api_error import ANTHROPIC, SERVER_ERROR, ApiError, error_response, of_model
 from specrun.serving.facts import detokenize, health, metrics, model, models, props, tokenize
@@ -56,6 +57,12 @@ def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
         route("/tokenize", tokenize),
         route("/detokenize", detokenize),
         route("/metrics", metrics, "GET"),
+        route("/api/chat", ollama.chat),
+        route("/api/generate", ollama.generate),
+        route("/api/show", ollama_facts.show),
+        route("/api/tags", ollama_facts.tags, "GET"),
+        route("/api/ps", ollama_facts.ps, "GET"),
+        route("/api/version", ollama_facts.version, "GET"),
     ]
     middleware = [Middleware(Cors, access=access), Middleware(Guard, access=access)]
     handlers = dict.fromkeys((ApiError, SpecrunError, HTTPException, Exception), _refused)

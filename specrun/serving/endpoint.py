@@ -38,12 +38,17 @@ AnyWanted = TypeVar("AnyWanted", bound=Wanted)
 async def answered(
     service: Service,
     request: HttpRequest,
-    read: Callable[[Service, dict[str, Any]], AnyWanted],
+    read: Callable[[Service, dict[str, Any]], AnyWanted | Response],
     shape: Callable[[LoadedService, AnyWanted], Shape],
 ) -> Response:
-    """The answers to a request, streamed or whole. read: reads its body. Raises SpecrunError and ApiError."""
+    """The answers to a request, streamed or whole. read: reads its body, and may answer where nothing is to be written.
+
+    Raises SpecrunError and ApiError.
+    """
     loaded = service.loaded
     # In a thread, because texts and schemas may be large.
     wanted = await run_in_threadpool(read, service, await read_json(request))
+    if isinstance(wanted, Response):
+        return wanted
     job = service.submit(wanted.prompts, wanted.request, wanted.sending.n, not wanted.sending.cache_prompt)
     return await response_of(request, job, wanted.new_reader, shape(loaded, wanted), wanted.sending.stream)

@@ -11,6 +11,7 @@ from specrun.engine.completion import Completion
 from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.engine.statistics import Statistics
+from specrun.llama.infill import infill_tokens
 from specrun.sampling.parameters import MAX_SEED
 from specrun.serving.api_error import UNAVAILABLE, ApiError
 from specrun.serving.job import Asked, Job, JobQueue
@@ -80,8 +81,12 @@ class LoadedService:
     def capabilities(self) -> list[str]:
         """What the model can do, in Ollama's words."""
         form = self.prompts.format.form
-        tools = ["tools"] if form.calls else []
-        return ["completion", "chat", *tools, *(["thinking"] if form.thinks or form.calls == "harmony" else [])]
+        further = {
+            "tools": form.calls is not None,
+            "thinking": form.thinks or form.calls == "harmony",
+            "insert": infill_tokens(self.model.llama_model, "", "") is not None,
+        }
+        return ["completion", "chat", *(name for name, is_possible in further.items() if is_possible)]
 
 
 class Service:

@@ -1,0 +1,219 @@
+"""POST /api/chat and /api/generate: the next message of a conversation, and a text, as Ollama's clients ask.
+
+Requests are turned into OpenAI's shape, so that both are read in the same way. Answers are lines of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Annotated, Any
+
+from pydantic import Field, InstanceOf
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from specrun.reading.deltas import CallDelta
+from specrun.serving.answers import Answer, Shape
+from specrun.serving.anthropic_messages import arguments_of
+from specrun.serving.api_error import ApiError, refused
+from specrun.serving.bodies import Fields, Integer, parsed
+from specrun.serving.endpoint import Wanted, answered
+from specrun.serving.messages import MOST_MESSAGES
+from specrun.serving.openai_endpoints import read_chat, read_text, text_prompts
+from specrun.serving.request_fields import Sending
+from specrun.serving.service import LoadedService, Service
+
+# Of the options, those that have the same name here. Ollama ignores unknown ones, too.
+_SAME = (
+    *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "repeat_penalty", "repeat_last_n"),
+    *("presence_penalty", "frequency_penalty"),
+)
+
+
+class _Options(Fields):
+    num_predict: Integer | None = None
+
+
+class _OllamaFields(Fields):
+    options: InstanceOf[dict[str, Any]] = Field({})
+    format: str | InstanceOf[dict[str, Any]] = ""
+    think: bool | str = True
+    stream: bool = True
+    keep_alive: Any = None
+    images: list[Any] = Field([])
+
+
+class _Message(Fields):
+    role: str
+    content: str = ""
+    thinking: str = ""
+    images: list[Any] = Field([])
+    tool_calls: Any = None
+    tool_call_id: Any = None
+    tool_name: str = ""
+
+
+class _ChatFields(_OllamaFields):
+    messages: Annotated[list[_Message], Field(max_length=MOST_MESSAGES, fail_fast=True)] = Field([])
+    tools: Any = None
+
+
+class _GenerateFields(_OllamaFields):
+    prompt: str = ""
+    suffix: str = ""
+    system: str = ""
+    template: str = ""
+    raw: bool = False
+
+
+async def chat(service: Service, request: Request) -> Response:
+    return await answered(service, request, _read_chat, _ChatShape)
+
+
+async def generate(service: Service, request: Request) -> Response:
+    return await answered(service, request, _read_generate, _GenerateShape)
+
+
+def _read_chat(service: Service, body: Mapping[str, Any]) -> Wanted | Response:
+    given = parsed(_ChatFields, body)
+    if not given.messages:
+        return _loaded(_ChatShape.said(""), service, given)
+    messages = [_openai_message(i, message) for i, message in enumerate(given.messages)]
+    return read_chat(service, {**_openai_body(given), "messages": messages, "tools": given.tools})
+
+
+def _read_generate(service: Service, body: Mapping[str, Any]) -> Wanted | Response:
+    given = parsed(_GenerateFields, body)
+    if given.template:
+        raise refused("template", "cannot be given here; with raw the prompt is taken as it is")
+    if not (given.prompt or given.suffix):
+        return _loaded(_GenerateShape.said(""), service, given)
+    asked = _openai_body(given)
+    if not (given.raw or given.suffix):
+        system = [{"role": "system", "content": given.system}] if given.system else []
+        return read_chat(service, {**asked, "messages": [*system, {"role": "user", "content": given.prompt}]})
+    prompts = service.loaded.prompts
+    made = [prompts.of_gap(given.prompt, given.suffix)] if given.suffix else text_prompts(prompts, given.prompt, False)
+    return read_text(service, asked, made, parsed(Sending, asked))
+
+
+def _openai_body(given: _OllamaFields) -> dict[str, Any]:
+    """What asks for the same in OpenAI's shape, but for the texts. Raises ApiError for what cannot be asked."""
+    if given.images:
+        raise refused("images", "cannot be read by this model")
+    body = {name: given.options.get(name) for name in _SAME}
+    limit = parsed(_Options, given.options, "options").num_predict
+    body |= {"stream": given.stream, "max_tokens": limit if limit is None else max(limit, -1)}
+    if isinstance(given.format, dict):
+        body["json_schema"] = given.format
+    elif given.format == "json":
+        body["response_format"] = {"type": "json_object"}
+    elif given.format:
+        raise refused("format", "must be json or a JSON schema")
+    if given.think is not True:
+        body["reasoning_effort"] = given.think or "none"
+    return body
+
+
+def _openai_message(i: int, message: _Message) -> dict[str, Any]:
+    if message.images:
+        raise refused(f"messages[{i}].images", "cannot be read by this model")
+    told = message.model_dump(include={"role", "content", "tool_calls", "tool_call_id"})
+    return told | {"reasoning_content": message.thinking, "name": message.tool_name}
+
+
+def _loaded(said: dict[str, Any], service: Service, given: _OllamaFields) -> Response:
+    """The answer to a request without a text, by which clients have a model loaded or unloaded. It stays loaded."""
+    reason = "unload" if given.keep_alive in (0, "0") else "load"
+    return JSONResponse({**_head(service.loaded.name), **said, "done_reason": reason, "done": True})
+
+
+def _head(name: str) -> dict[str, Any]:
+    return {"model": name, "created_at": datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")}
+
+
+class _OllamaShape(Shape):
+    """What both shapes share. A call of a tool is sent when it is complete."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, loaded: LoadedService, _wanted: Wanted) -> None:
+        self._name = loaded.name
+        self._began = time.monotonic()
+        self._call: tuple[str, str] | None = None  # name and arguments of the call that is being written
+        self.keep_alive = self._line(self.said(""))  # every line has to be an object
+
+    @staticmethod
+    def said(content: str, thinking: str = "", calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+        """An addition to the answer, or all of it."""
+        raise NotImplementedError
+
+    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        (answer,) = answers
+        content = "".join(delta.content for delta in answer.deltas)
+        thinking = "".join(delta.reasoning for delta in answer.deltas)
+        calls = [call for delta in answer.deltas for call in self._calls(delta.call)] + self._last_call()
+        return {**_head(self._name), **self.said(content, thinking, calls), **self._ending(answer)}
+
+    def added(self, addition: Answer) -> Iterator[bytes]:
+        for delta in addition.deltas:
+            calls = self._calls(delta.call)
+            if calls or not delta.call:
+                yield self._line(self.said(delta.content, delta.reasoning, calls))
+        if addition.completion:
+            if calls := self._last_call():
+                yield self._line(self.said("", "", calls))
+            yield self._line({**self.said(""), **self._ending(addition)})
+
+    def failure(self, error: ApiError) -> bytes:
+        return f"{json.dumps(error.as_ollama())}\n".encode()
+
+    def _line(self, values: dict[str, Any]) -> bytes:
+        whole = {**_head(self._name), "done": False, **values}
+        return f"{json.dumps(whole, ensure_ascii=False, separators=(',', ':'))}\n".encode()
+
+    def _calls(self, more: CallDelta | None) -> list[dict[str, Any]]:
+        """The call that is complete because another begins, if one is."""
+        if more is None:
+            return []
+        if more.name is None:
+            assert self._call
+            self._call = self._call[0], self._call[1] + more.arguments
+            return []
+        complete = self._last_call()
+        self._call = more.name, more.arguments
+        return complete
+
+    def _last_call(self) -> list[dict[str, Any]]:
+        call, self._call = self._call, None
+        return [{"function": {"name": call[0], "arguments": arguments_of(call[1])}}] if call else []
+
+    def _ending(self, answer: Answer) -> dict[str, Any]:
+        """Why the answer ended, numbers of tokens, and times in nanoseconds."""
+        s = answer.ended.statistics
+        return {
+            "done": True,
+            "done_reason": "length" if answer.finish == "length" else "stop",
+            "total_duration": int((time.monotonic() - self._began) * 1e9),
+            "load_duration": 0,
+            "prompt_eval_count": s.prompt_tokens,
+            "prompt_eval_duration": int(s.prefill_seconds * 1e9),
+            "eval_count": len(answer.ended.token_ids),
+            "eval_duration": int(s.seconds * 1e9),
+        }
+
+
+class _ChatShape(_OllamaShape):  # /api/chat
+    @staticmethod
+    def said(content: str, thinking: str = "", calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+        further = ({"thinking": thinking} if thinking else {}) | ({"tool_calls": list(calls)} if calls else {})
+        return {"message": {"role": "assistant", "content": content, **further}}
+
+
+class _GenerateShape(_OllamaShape):  # /api/generate
+    @staticmethod
+    def said(content: str, thinking: str = "", _calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+        return {"response": content, **({"thinking": thinking} if thinking else {})}
