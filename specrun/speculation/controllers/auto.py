@@ -33,6 +33,7 @@ _EXPECTED_CHANCE = 0.7  # that a drafted token is right, for the rate that is ex
 _USUAL_CHANCE = 0.8  # the same where the draft is a good one, for whether it may win at all
 _WORTH_READING = 10.0  # plain passes that this may take for a plan that may be twice as fast as plain decoding
 _SOURCES_MS = 0.3  # at most, of our own work in a pass with draft sources
+_UNSEEN = 0.01  # share of a plain pass that nobody sees
 _PAID_BACK = 20.0  # the same where nothing is known but what passes take; a draft mostly takes longer than expected
 
 
@@ -248,7 +249,8 @@ class Auto:
         proven = rate if self._held.is_known else min(rate, observed)
         is_slow = passes >= _LEAST_PASSES and rate + error < _LOSES
         is_hopeless = not self._is_tuned and observed < 1 and not self._may_win(self._held)
-        if (self._purse.balance < 0 and proven < 1) or is_slow or is_hopeless:
+        loses = (self._purse.balance < 0 and proven < 1) or is_slow or is_hopeless
+        if loses and not self._is_free(self._held):
             self._abandon()
         elif passes >= _LEAST_PASSES:
             text = math.sqrt(rate / self._held.rate)
@@ -256,6 +258,13 @@ class Auto:
             best = max([self._off, *others], key=lambda arm: arm.estimate(plain, text)[0])
             if best.estimate(plain, text)[0] > rate + error:
                 self._change(best)
+
+    def _is_free(self, arm: Arm) -> bool:
+        """Whether the plan is as good as plain decoding where it guesses nothing. It then stays; with an empty purse
+        only guesses that are not expected to lose are checked.
+        """
+        is_drafting = arm.plan.drafts and arm.plan.can_shrink and not arm.plan.method.needs_draft
+        return is_drafting and self.guide.plain_ms(self._ctx) > _SOURCES_MS / _UNSEEN
 
     def _abandon(self) -> None:
         """Go on with the draft sources alone if the plan has any, because they cost little; else plainly."""

@@ -254,6 +254,21 @@ def test_draft_sources_go_on_alone_where_the_draft_model_does_not_pay() -> None:
     assert done.share_of("draftless") > 0 or done.share_of("off") > 0.9
 
 
+@pytest.mark.parametrize(("machine", "stays"), [(STREAMED, True), (TINY, False)], ids=["slow", "fast"])
+def test_sources_that_lost_go_on_with_sure_guesses_where_passes_are_slow(machine: Machine, stays: bool) -> None:
+    plans = Auto(untried(PLANS[2:]), Guide(RunCosts()))
+    plain, tree = machine.ms(1) / 1e3, TokenTree.chain(list(range(12)))
+    for _ in range(20):
+        if plans.plan().drafts:
+            break
+        plans.record(PassRecord(Draft(TokenTree.root_only(0)), Accepted([0], [0]), plain, plain, 0.0, 1, 64))
+    for _ in range(3):
+        plans.record(PassRecord(Draft(tree), Accepted([0], [5]), 5 * plain, 5 * plain, 0.0, 12, 64))
+    assert plans.plan().drafts == stays
+    assert (plans.held.method is DRAFTLESS) == stays
+    assert not stays or plans.guide.most_lost_ms == 0, "only what is not expected to lose is checked"
+
+
 def test_plain_decoding_is_checked_where_the_two_are_near() -> None:
     machine = Machine({1: 100.0, 5: 140.0}, level=1.0)
     plans = tuned(machine, (CHAIN, 1.5))
