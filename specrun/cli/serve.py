@@ -1,4 +1,4 @@
-"""`specrun serve`: an HTTP server for the programs that talk with OpenAI's or llama.cpp's."""
+"""`specrun serve`: an HTTP server for the programs that talk with other services or servers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def serve(
     sampling: ChatSamplingOptions,
     machine: MachineOptions,
 ) -> int:
-    """Answer HTTP requests in the shapes of OpenAI and llama-server.
+    """Answer HTTP requests in the shapes of OpenAI, Anthropic, llama-server and Ollama.
 
     The sampling options apply to requests that do not set them. Ctrl-C ends the answers that are being written and the
     server. Without --target it asks which model shall answer, where there is a terminal.

@@ -67,6 +67,7 @@ def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
     middleware = [Middleware(Cors, access=access), Middleware(Guard, access=access)]
     handlers = dict.fromkeys((ApiError, SpecrunError, HTTPException, Exception), _refused)
     app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+    app.router.redirect_slashes = False  # `reporting` has taken them away
 
     async def reporting(scope: Scope, receive: Receive, send: Send) -> None:
         # Some clients join addresses with a slash too many, and do not send their body again to where they are sent.
