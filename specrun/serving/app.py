@@ -22,6 +22,7 @@ from specrun.serving.facts import detokenize, health, metrics, model, models, pr
 from specrun.serving.guard import Access, Cors, Guard
 from specrun.serving.llama_server import apply_template, completion, infill, slots
 from specrun.serving.openai_endpoints import chat_completions, completions
+from specrun.serving.responses import forget_response, kept_response, responses
 from specrun.serving.service import Service
 from specrun.serving.web_page import page
 
@@ -42,6 +43,10 @@ def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
         route("/chat/completions", chat_completions),
         route("/v1/chat/completions", chat_completions),
         route("/v1/completions", completions),
+        route("/responses", responses),
+        route("/v1/responses", responses),
+        route("/v1/responses/{id}", kept_response, "GET"),
+        route("/v1/responses/{id}", forget_response, "DELETE"),
         route(ANTHROPIC, anthropic_messages),
         route(f"{ANTHROPIC}/count_tokens", count_tokens),
         route("/models", models, "GET"),

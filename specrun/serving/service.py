@@ -15,6 +15,7 @@ from specrun.llama.infill import infill_tokens
 from specrun.sampling.parameters import MAX_SEED
 from specrun.serving.api_error import UNAVAILABLE, ApiError
 from specrun.serving.job import Asked, Job, JobQueue
+from specrun.serving.kept_responses import KeptResponses
 from specrun.serving.prompts import Prompt, Prompts
 from specrun.serving.request_fields import Defaults
 
@@ -93,13 +94,14 @@ class Service:
     """What the endpoints and the worker share.
 
     queue: the jobs that wait. defaults: what absent fields of a request mean. totals: sums over all answers.
-    started: seconds of Unix time.
+    responses: answers of /v1/responses that are kept. started: seconds of Unix time.
     """
 
     def __init__(self, queue: JobQueue, defaults: Defaults) -> None:
         self.queue = queue
         self.defaults = defaults
         self.totals = Totals()
+        self.responses = KeptResponses()
         self.started = int(time.time())
         self._loaded: LoadedService | None = None
 

@@ -1,0 +1,196 @@
+"""The fields of /v1/responses, and those of /v1/chat/completions that ask for the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from specrun.serving.api_error import refused
+from specrun.serving.bodies import Fields, Integer, must, parsed
+from specrun.serving.messages import MOST_MESSAGES
+from specrun.serving.request_fields import MOST_LOGPROBS
+from specrun.serving.tools import MOST_TOOLS
+
+Json = dict[str, Any]
+
+_PARTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
+_LOGPROBS = "message.output_text.logprobs"
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise ValueError("must be a string or a list of parts")
+    wrong = next((part.get("type") for part in content if part.get("type") not in _PARTS), "")
+    if wrong != "":
+        raise ValueError(f"may have parts of text only; this model reads no {wrong}")
+    texts = [part.get("text", part.get("refusal")) for part in content]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("has a part without a text")
+    return "\n".join(texts)
+
+
+_Text = Annotated[str, BeforeValidator(_text)]
+
+
+class _Item(Fields):
+    """An item of a conversation. The fields are those of all types."""
+
+    type: Annotated[
+        Literal["message", "reasoning", "function_call", "function_call_output"],
+        must("be message, reasoning, function_call, function_call_output or item_reference"),
+    ] = "message"
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: _Text = ""
+    summary: _Text = ""
+    call_id: str = ""
+    namespace: str = ""
+    name: str = ""
+    arguments: str = ""
+    output: _Text = ""
+
+
+class _Tool(Fields):
+    type: str
+    name: str = ""
+    description: Any = None
+    parameters: Any = None
+    strict: Any = None
+    tools: Annotated[list[_Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] = Field([])  # of a namespace
+
+
+class _Format(Fields):
+    type: Any = None
+    name: Any = None
+    schema_: Any = Field(None, alias="schema")
+    strict: Any = None
+
+
+class _TextFields(Fields):
+    format: _Format | None = None
+
+
+class _Reasoning(Fields):
+    effort: str = ""
+
+
+class ResponsesFields(Fields):
+    input: Annotated[
+        list[Any],
+        Field(max_length=MOST_MESSAGES),
+        BeforeValidator(lambda given: [{"role": "user", "content": given}] if isinstance(given, str) else given),
+    ] = Field([])
+    instructions: _Text = ""
+    max_output_tokens: Integer | None = None
+    previous_response_id: str | None = None
+    store: bool = True
+    include: list[str] = Field([])
+    text: _TextFields = _TextFields()
+    reasoning: _Reasoning = _Reasoning()
+    tools: Annotated[list[_Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] = Field([])
+    tool_choice: Any = "auto"
+    parallel_tool_calls: bool = True
+    top_logprobs: Annotated[Integer, Field(ge=0, le=MOST_LOGPROBS)] = 0
+
+    @property
+    def namespaces(self) -> dict[str, tuple[str, str]]:
+        """Namespace and name of each tool that has a namespace, by the name that the model knows."""
+        spaces = [tool for tool in self.tools if tool.type == "namespace"]
+        pairs = [(space.name, function.name) for space in spaces for function in space.tools]
+        return {known_name(*pair): pair for pair in pairs}
+
+
+def chat_fields(given: ResponsesFields, conversation: Sequence[Any]) -> Json:
+    """The fields of /v1/chat/completions that ask for the same. Raises ApiError."""
+    system = [{"role": "system", "content": given.instructions}] if given.instructions else []
+    items = [_item(item, f"input[{i}]") for i, item in enumerate(conversation)]
+    has_logprobs = _LOGPROBS in given.include
+    wanted = given.text.format
+    schema = {"name": wanted.name, "schema": wanted.schema_, "strict": wanted.strict} if wanted else None
+    return {
+        "messages": system + _messages(items),
+        "tools": _tools(given.tools),
+        "tool_choice": _tool_choice(given.tool_choice),
+        "parallel_tool_calls": given.parallel_tool_calls,
+        "max_completion_tokens": given.max_output_tokens,
+        "reasoning_effort": given.reasoning.effort,
+        "response_format": {"type": wanted.type, "json_schema": schema} if wanted else None,
+        "logprobs": has_logprobs,
+        "top_logprobs": given.top_logprobs if has_logprobs else None,
+        "n": 1,
+    }
+
+
+def _item(given: Any, path: str) -> _Item:
+    item = parsed(_Item, given, path)
+    if item.type == "message" and item.role is None:
+        raise refused(f"{path}.role", "is missing")
+    return item
+
+
+def _messages(items: Iterable[_Item]) -> list[Json]:
+    """The messages that the items are: what the assistant thought, said and called in a row is one."""
+    messages: list[Json] = []
+    for item in items:
+        if item.type == "function_call_output":
+            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
+            continue
+        if item.type == "message" and item.role != "assistant":
+            messages.append({"role": item.role, "content": item.content})
+            continue
+        last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+        is_said = last is not None and (last["content"] or (item.type == "reasoning" and last["tool_calls"]))
+        if last is None or (is_said and item.type != "function_call"):
+            last = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
+            messages.append(last)
+        if item.type == "function_call":
+            name = known_name(item.namespace, item.name)
+            last["tool_calls"].append({"id": item.call_id, **_function(name=name, arguments=item.arguments)})
+        elif item.type == "reasoning":
+            last["reasoning_content"] += item.content or item.summary
+        else:
+            last["content"] = item.content
+    return messages
+
+
+def known_name(namespace: str, name: str) -> str:
+    """What the model calls a tool: there are no namespaces in chat templates."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def _tools(given: Sequence[_Tool]) -> list[Json]:
+    """The tools that the model is told about. Others run on OpenAI's servers, so nobody could answer their calls.
+
+    Programs offer such tools beside their own without being asked, and get on without; alone they are what is wanted.
+    Raises ApiError.
+    """
+    spaces = [("", given), *((tool.name, tool.tools) for tool in given if tool.type == "namespace")]
+    tools = [
+        _function(name=known_name(space, tool.name), **tool.model_dump(include={"description", "parameters", "strict"}))
+        for space, several in spaces
+        for tool in several
+        if tool.type == "function"
+    ]
+    if given and not tools:
+        why = f"cannot be {given[0].type}, which does not run here; the model can call functions"
+        raise refused("tools[0].type", why)
+    return tools
+
+
+def _tool_choice(choice: Any) -> Any:
+    if not isinstance(choice, dict):
+        return choice
+    kind = choice.get("type")
+    if kind == "function":
+        return _function(name=choice.get("name"))
+    if kind == "allowed_tools" and isinstance(choice.get("tools"), list):
+        allowed = [_function(name=tool.get("name")) for tool in choice["tools"] if isinstance(tool, dict)]
+        return {"type": kind, kind: {"mode": choice.get("mode"), "tools": allowed}}
+    raise refused("tool_choice", "must be none, auto, required, or name a function of tools")
+
+
+def _function(**fields: Any) -> Json:
+    return {"type": "function", "function": fields}
