@@ -3,6 +3,6 @@
 An `endpoint` reads the request's JSON with models of pydantic (`bodies`, `request_fields`, `messages`, `tools`), finds
 out what is `expected` of the answer, has its prompt made (`prompts`), and puts a `Job` into the `JobQueue`. The
 `Worker` takes the jobs, and writes several answers (`Writing`) at the same time, each in a lane of the cache. `answers`
-turns the events of a job into what clients read: `reading` knows what a text means, and `openai_shapes` and
-`anthropic_messages` how it is sent.
+turns the events of a job into what clients read: `reading` knows what a text means, and `openai_shapes`,
+`responses_shape` and `anthropic_messages` how it is sent.
 """

@@ -119,6 +119,7 @@ WITH_A_TEXT = [
     ("/v1/messages", b'{"max_tokens": 4, "messages": [{"role": "user", "content": "%s"}]}'),
     ("/v1/messages", b'{"max_tokens": 4, "system": "%s", "messages": [{"role": "user", "content": "x"}]}'),
     ("/v1/messages/count_tokens", b'{"messages": [{"role": "user", "content": "%s"}]}'),
+    ("/v1/responses", b'{"input": [{"type": "function_call_output", "call_id": "a", "output": "%s"}]}'),
     ("/tokenize", b'{"content": "%s"}'),
     ("/tokenize", b'{"%s": "x"}'),
 ]

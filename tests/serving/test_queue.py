@@ -128,11 +128,12 @@ def test_the_end_of_the_server_ends_answers_with_a_reason(endless: Path) -> None
         (COMPLETIONS, LONG),
         (COMPLETIONS, {**LONG, "n": 2}),
         ("/v1/messages", {"max_tokens": 16_000, "messages": messages("x")}),
+        ("/v1/responses", {"max_output_tokens": 16_000, "input": "x"}),
         # Their prompts are still being read.
         (COMPLETIONS, {"prompt": "x" * 16_000, "stream": True}),
         ("/v1/messages", {"max_tokens": 9, "messages": messages("x" * 16_000), "stream": True}),
     ],
-    ids=["whole", "two", "message", "stream", "streamed message"],
+    ids=["whole", "two", "message", "response", "stream", "streamed message"],
 )
 def test_what_was_not_begun_when_the_server_stops_is_answered_with_503(
     endless: Path, path: str, body: dict[str, Any]
