@@ -2,49 +2,33 @@
 
 A schema that the grammar cannot express is refused, never simplified silently. The grammar may allow less than the
 schema: properties come in the schema's order, properties that the schema does not name occur only if it names none,
-numbers have up to 15 digits, and white space is at most a line break with 20 blanks. `oneOf` is treated as `anyOf`.
-`format` is enforced for dates, times and UUIDs and ignored otherwise.
+numbers have up to 15 digits, addresses up to 2,000 characters, and white space is at most a line break with 20 blanks.
+`oneOf` is treated as `anyOf`. The formats of formats.py are enforced, others ignored.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any
 
-from specrun.constraints.integers import MAX_DIGITS, integer_between
-from specrun.constraints.keywords import ANNOTATIONS, COMBINING, KEYWORDS, REFUSED, is_of_type, pointed_at
-from specrun.errors import UsageError
+from specrun.constraints.keywords import (
+    COMBINING,
+    KEYWORDS,
+    REFUSED,
+    identity,
+    is_nothing,
+    is_of_type,
+    merged,
+    refuse,
+    restricting,
+    types_of,
+)
+from specrun.constraints.references import Ends, pointed_at
+from specrun.constraints.rules import Rules, grammar_text, json_literal, repeated
+from specrun.constraints.scalars import counts, number_expression, string_expression
 
-_MAX_REPEATED = 1000  # llama.cpp treats a repetition of more than 2000 times as unbounded
-
-_DAY_31 = '("0" [13578] | "1" [02]) "-" ("0" [1-9] | [12] [0-9] | "3" [01])'
-_DAY_30 = '("0" [469] | "11") "-" ("0" [1-9] | [12] [0-9] | "30")'
-_DATE = f'[0-9]{{4}} "-" ({_DAY_31} | {_DAY_30} | "02-" ("0" [1-9] | [12] [0-9]))'
-_HOUR = '([01] [0-9] | "2" [0-3])'
-_TIME = f'{_HOUR} ":" [0-5] [0-9] ":" [0-5] [0-9] ("." [0-9]{{3}})? ("Z" | [+-] {_HOUR} ":" [0-5] [0-9])'
-_FORMATS = {
-    "date": _DATE,
-    "time": _TIME,
-    "date-time": f'{_DATE} "T" {_TIME}',
-    "uuid": ' "-" '.join(f"[0-9a-fA-F]{{{n}}}" for n in (8, 4, 4, 4, 12)),
-}
-
-# No escape may write a surrogate (\ud800 to \udfff), because that is only half a character.
-_ESCAPE = r'"\\" (["\\bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
-_PRIMITIVES = {
-    "ws": r'| " " | "\n" [ \t]{0,20}',
-    "char": rf'[^"\\\x7F\x00-\x1F] | {_ESCAPE}',
-    "string": r'"\"" char* "\""',
-    "integer": f'"-"? ("0" | [1-9] [0-9]{{0,{MAX_DIGITS - 1}}})',
-    "number": f'integer ("." [0-9]{{1,{MAX_DIGITS}}})? ([eE] [-+]? [0-9]{{1,2}})?',
-    "boolean": '"true" | "false"',
-    "null": '"null"',
-    "object": '"{" ws (string ":" ws value ("," ws string ":" ws value)* ws)? "}"',
-    "array": '"[" ws (value ("," ws value)* ws)? "]"',
-    "value": "object | array | string | number | boolean | null",
-}
+_MOST_DIFFERENT = 100  # values that an array with uniqueItems may choose from
+_MOST_FOLLOWED = 64  # references that name references
 
 
 def schema_to_gbnf(schema: Any) -> str:
@@ -55,155 +39,196 @@ def schema_to_gbnf(schema: Any) -> str:
 def schema_rules(schema: Any, prefix: str = "") -> tuple[str, dict[str, str]]:
     """A schema's rule, and the rules that it needs by name; `prefix` begins their names. Raises UsageError."""
     converter = _Converter(schema, prefix)
-    return converter.rule(schema, "#"), converter.rules
-
-
-def grammar_text(root: str, rules: Mapping[str, str]) -> str:
-    """The grammar with this expression as its root, these rules, and the rules of JSON."""
-    return "\n".join(f"{name} ::= {rule}" for name, rule in ({"root": root} | dict(rules) | _PRIMITIVES).items()) + "\n"
+    return converter.rule(schema, "#"), converter.rules.named
 
 
 class _Converter:
-    """Collects the grammar's rules, one for each part of the schema, in `rules` by name."""
+    """Collects the grammar's rules, one for each part of the schema."""
 
     def __init__(self, schema: Any, prefix: str) -> None:
-        self.rules: dict[str, str] = {}
-        self._schema, self._prefix = schema, prefix
-        self._references: dict[str, str] = {}
+        self.rules = Rules(prefix)
+        self._schema = schema
+        self._ends = Ends(schema)
+        self._references: dict[tuple[str, str | None], str] = {}
 
     def rule(self, schema: Any, at: str) -> str:
         """Add a rule for `schema` and return its name. `at` is the schema's JSON pointer, for messages."""
-        if schema is True or schema == {}:
+        if schema is True:
             return "value"
+        if is_nothing(schema):
+            refuse(at, "false allows no value")
         if not isinstance(schema, dict):
-            _refuse(at, "false allows no value" if schema is False else "a schema must be an object")
-        keys = {key for key in schema if key not in ANNOTATIONS and not key.startswith("x-")}
+            refuse(at, "a schema must be an object")
+        if "$id" in schema and schema is not self._schema:
+            refuse(at, "$id within a schema is not supported; take it out")
+        keys = restricting(schema)
+        if "allOf" in keys and (len(keys) > 1 or len(schema["allOf"]) > 1):
+            return self.rule(self._as_one(schema, at), at)
         combining = next((key for key in COMBINING if key in keys), None)
         if combining:
             _check_alone(combining, keys - {combining}, at)
-            return self._combined(combining, schema[combining], f"{at}/{combining}")
+            return self._combined(combining, schema[combining], _tag(schema), f"{at}/{combining}")
         if "const" in keys or "enum" in keys:
-            _check_alone("enum", keys - {"const", "enum", "type"}, at)
-            return self._constants(schema, at)
-        types = _types(schema, keys, at)
-        return self._named(self._of_type(kind, schema, keys, at) for kind in types) if keys else "value"
+            return self.rules.add(json_literal(value) for value in self._constants(schema, at))
+        if not keys:
+            return "value"
+        return self.rules.add(self._of_type(kind, schema, keys, at) for kind in types_of(schema, keys, at))
 
-    def _named(self, alternatives: Iterable[str]) -> str:
-        """Add a rule with these alternatives and return its name; a single rule name is returned as it is."""
-        expressions = list(alternatives)
-        if len(expressions) == 1 and (expressions[0] in self.rules or expressions[0] in _PRIMITIVES):
-            return expressions[0]
-        name = f"{self._prefix}r{len(self.rules)}"
-        self.rules[name] = " | ".join(expressions)
-        return name
-
-    def _combined(self, keyword: str, value: Any, at: str) -> str:
+    def _combined(self, keyword: str, value: Any, tag: str | None, at: str) -> str:
         if keyword == "$ref":
-            return self._referred(value, at)
+            return self._referred(value, None, at)
         if not isinstance(value, list) or not value:
-            _refuse(at, "it must be a list of schemas")
-        if keyword == "allOf" and len(value) > 1:
-            _refuse(at, "allOf with several schemas is not supported; write them as one")
-        return self._named([self.rule(schema, f"{at}/{i}") for i, schema in enumerate(value)])
+            refuse(at, "it must be a list of schemas")
+        alternatives = [(i, schema) for i, schema in enumerate(value) if not is_nothing(schema)]
+        return self.rules.add([self._tagged(schema, tag, f"{at}/{i}") for i, schema in alternatives or [(0, False)]])
 
-    def _referred(self, pointer: Any, at: str) -> str:
-        if not isinstance(pointer, str) or not pointer.startswith("#"):
-            _refuse(at, f"{pointer} is not in this file; only #/... is supported")
-        if pointer not in self._references:
-            schema = pointed_at(self._schema, pointer)
-            if schema is None:
-                _refuse(at, f"there is no {pointer}")
+    def _tagged(self, schema: Any, tag: str | None, at: str) -> str:
+        """The rule of a schema whose objects must have the property `tag`, because it tells which schema is meant."""
+        if not isinstance(schema, dict) or tag is None:
+            return self.rule(schema, at)
+        if restricting(schema) == {"$ref"}:
+            return self._referred(schema["$ref"], tag, at)
+        properties, required = schema.get("properties"), schema.get("required", [])
+        is_missing = isinstance(properties, dict) and isinstance(required, list) and tag in properties
+        return self.rule(schema | {"required": [*required, tag]} if is_missing else schema, at)
+
+    def _referred(self, pointer: Any, tag: str | None, at: str) -> str:
+        key = (str(pointer), tag)
+        if key not in self._references:
+            schema = self._target(pointer, at)
+            if not self._ends.ends(pointer):
+                refuse(at, f"{pointer} must contain itself, so no text of it would end")
             # The name is stored before the schema is converted, because the schema may refer to itself.
-            name = self._references[pointer] = f"{self._prefix}ref{len(self._references)}"
-            self.rules[name] = self.rule(schema, pointer)
-        return self._references[pointer]
+            name = self._references[key] = self.rules.reserve()
+            self.rules.named[name] = self._tagged(schema, tag, pointer)
+        return self._references[key]
 
-    def _constants(self, schema: Mapping[str, Any], at: str) -> str:
+    def _target(self, pointer: Any, at: str) -> Any:
+        if not isinstance(pointer, str) or not pointer.startswith("#"):
+            refuse(at, f"{pointer} is not in this file; only #/... is supported")
+        schema = pointed_at(self._schema, pointer)
+        if schema is None:
+            refuse(at, f"there is no {pointer}")
+        return schema
+
+    def _followed(self, schema: Any, at: str) -> Any:
+        """The schema that is meant where one is only a reference."""
+        for _ in range(_MOST_FOLLOWED):
+            if not isinstance(schema, dict) or restricting(schema) != {"$ref"}:
+                return schema
+            schema = self._target(schema["$ref"], at)
+        return refuse(at, "its references name each other")
+
+    def _as_one(self, schema: dict[str, Any], at: str, depth: int = 0) -> dict[str, Any]:
+        """The schema that says the same as one with allOf, and as the keywords beside it."""
+        if depth > _MOST_FOLLOWED:
+            refuse(at, "its references name each other")
+        parts = schema["allOf"]
+        if not isinstance(parts, list) or not parts:
+            refuse(f"{at}/allOf", "it must be a list of schemas")
+        parts = [self._followed(part, f"{at}/allOf/{i}") for i, part in enumerate(parts)]
+        for i, part in enumerate(parts):
+            if not isinstance(part, dict) or {"$ref", "anyOf", "oneOf"} & part.keys():
+                refuse(f"{at}/allOf/{i}", "it is too much for allOf with several schemas; write them as one")
+        beside = {key: value for key, value in schema.items() if key != "allOf"}
+        inner = [self._as_one(part, f"{at}/allOf", depth + 1) if "allOf" in part else part for part in parts]
+        return merged([beside, *inner], at)
+
+    def _constants(self, schema: Mapping[str, Any], at: str) -> list[Any]:
+        _check_alone("enum", restricting(schema) - {"const", "enum", "type"}, at)
         values = schema.get("enum", [schema.get("const")])
         if not isinstance(values, list):
-            _refuse(at, "enum must be a list")
+            refuse(at, "enum must be a list")
         if "const" in schema:
-            values = [value for value in values if value == schema["const"]]
+            values = [value for value in values if identity(value) == identity(schema["const"])]
         if "type" in schema:
-            kinds = _types(schema, {"type"}, at)
+            kinds = types_of(schema, {"type"}, at)
             values = [value for value in values if any(is_of_type(value, kind) for kind in kinds)]
-        if not values:
-            _refuse(at, "no value is allowed")
-        return self._named(dict.fromkeys(json_literal(value) for value in values))
+        return list({identity(value): value for value in values}.values()) or refuse(at, "no value is allowed")
 
     def _of_type(self, kind: str, schema: Mapping[str, Any], keys: set[str], at: str) -> str:
         """A GBNF expression for values of one type; only the type's name if no keyword restricts it."""
         for key in sorted(REFUSED[kind] & keys):
             if schema[key] is not False:
-                _refuse(at, f"{key} is not supported for type {kind}")
+                refuse(at, f"{key} is not supported for type {kind}")
         if kind == "string":  # `format` may restrict it, which is no keyword
-            return self._string(schema, at)
-        makers = {"object": self._object, "array": self._array, "integer": self._integer}
-        return makers[kind](schema, at) if keys & KEYWORDS[kind] else kind
-
-    def _string(self, schema: Mapping[str, Any], at: str) -> str:
-        least, most = _counts(schema, "minLength", "maxLength", at)
-        if least or most is not None:
-            return rf'"\"" char{_repeated(least, most)} "\""'
-        form = schema.get("format")
-        return rf'"\"" {_FORMATS[form]} "\""' if isinstance(form, str) and form in _FORMATS else "string"
-
-    def _integer(self, schema: Mapping[str, Any], at: str) -> str:
-        bounds = {key: schema[key] for key in KEYWORDS["integer"] if key in schema}
-        for key, value in bounds.items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                _refuse(at, f"{key} must be a number")
-        lows = [math.ceil(bounds["minimum"])] if "minimum" in bounds else []
-        lows += [math.floor(bounds["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in bounds else []
-        highs = [math.floor(bounds["maximum"])] if "maximum" in bounds else []
-        highs += [math.ceil(bounds["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in bounds else []
-        between = integer_between(max(lows, default=None), min(highs, default=None))
-        return between or _refuse(at, f"no integer of up to {MAX_DIGITS} digits is within the bounds")
+            return string_expression(schema, at, self.rules.named)
+        if not keys & KEYWORDS[kind]:
+            return kind
+        if kind in ("integer", "number"):
+            return number_expression(kind, schema, at, self.rules.named)
+        return self._object(schema, at) if kind == "object" else self._array(schema, at)
 
     def _object(self, schema: Mapping[str, Any], at: str) -> str:
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if not isinstance(properties, dict):
-            _refuse(at, "properties must be an object")
+            refuse(at, "properties must be an object")
         if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-            _refuse(at, "required must be a list of names")
+            refuse(at, "required must be a list of names")
         others = schema.get("additionalProperties", True)
         names, needed = dict.fromkeys([*properties, *required]), set(required)
-        if not names and others is False:
-            return '"{" ws "}"'
-        if not names:
-            pair = f'string ":" ws {self.rule(others, f"{at}/additionalProperties")}'
-            return f'"{{" ws ({pair} ("," ws {pair})* ws)? "}}"'
+        allowed = self._names(schema, at)
+        if isinstance(allowed, list):
+            names = dict.fromkeys(name for name in [*names, *allowed] if name in allowed)
+            if missing := needed - names.keys():
+                refuse(at, f"propertyNames does not allow {min(missing)}, which is required")
+        if not names and not isinstance(allowed, list):
+            return self._record(schema, "string" if allowed is None else allowed, at)
+        least, most = counts(schema, "minProperties", "maxProperties", at)
+        if "patternProperties" in schema or least > len(needed) or (most is not None and most < len(names)):
+            refuse(at, "patternProperties, minProperties and maxProperties are not supported beside named properties")
         pairs = []
         for name in names:
+            value = properties.get(name, others)
+            if is_nothing(value) and name not in needed:
+                continue
             pointer = f"{at}/properties/{name}" if name in properties else f"{at}/additionalProperties"
-            value = self.rule(properties.get(name, others), pointer)
-            pairs.append((f'{json_literal(name)} ":" ws {value}', name in needed))
-        return f'"{{" ws {self._in_order(pairs)} ws "}}"'
+            pairs.append((f'{json_literal(name)} ":" ws {self.rule(value, pointer)}', name in needed))
+        return f'"{{" ws {self.rules.in_order(pairs)} ws "}}"' if pairs else '"{" ws "}"'
 
-    def _in_order(self, parts: Sequence[tuple[str, bool]], after: str = '""') -> str:
-        """Add a rule for `parts`, given as (expression, whether it is required), with commas between them.
+    def _names(self, schema: Mapping[str, Any], at: str) -> list[str] | str | None:
+        """What propertyNames asks for: the names, or an expression for them; None for any."""
+        at += "/propertyNames"
+        names = self._followed(schema.get("propertyNames", True), at)
+        if names is True or (isinstance(names, dict) and restricting(names) <= {"type"} and "format" not in names):
+            return None
+        if not isinstance(names, dict) or not restricting(names) <= KEYWORDS["string"] | {"type", "const", "enum"}:
+            refuse(at, "it is supported with type, enum, const, pattern and lengths only")
+        if {"const", "enum"} & names.keys():
+            return self._constants(names | {"type": "string"}, at)
+        return self.rule(names | {"type": "string"}, at)
 
-        Parts that are not required may be missing. `after` is the expression behind the last part.
-        """
-        first = '""'
-        for part, is_required in reversed(parts):
-            name = self._named([part])
-            first = self._named([f"{name} {after}"] if is_required else [f"{name} {after}", first])
-            after = self._named([f'"," ws {name} {after}' if is_required else f'("," ws {name})? {after}'])
-        return first
+    def _record(self, schema: Mapping[str, Any], name: str, at: str) -> str:
+        """An object whose properties have any names, or names by a pattern, and the same schema."""
+        value, pointer = schema.get("additionalProperties", True), f"{at}/additionalProperties"
+        least, most = counts(schema, "minProperties", "maxProperties", at)
+        if patterns := schema.get("patternProperties"):
+            if not isinstance(patterns, dict) or len(patterns) > 1 or name != "string":
+                refuse(at, "patternProperties is supported with one pattern, and without propertyNames")
+            pointer, ((pattern, value),) = f"{at}/patternProperties", patterns.items()
+            name = self.rules.add([string_expression({"pattern": pattern}, pointer, self.rules.named)])
+        if least > 1:
+            refuse(at, "minProperties of more than 1 is not supported")  # a name may come twice
+        if is_nothing(value) or most == 0:
+            return '"{" ws "}"' if not least else refuse(at, "minProperties asks for more than is allowed")
+        pair = f'{name} ":" ws {self.rule(value, pointer)}'
+        more = repeated(0, None if most is None else most - 1)
+        return f'"{{" ws ({pair} ("," ws {pair}){more} ws){"" if least else "?"} "}}"'
 
     def _array(self, schema: Mapping[str, Any], at: str) -> str:
-        least, most = _counts(schema, "minItems", "maxItems", at)
+        least, most = counts(schema, "minItems", "maxItems", at)
         leading, items = schema.get("prefixItems", []), schema.get("items", True)
         if not isinstance(leading, list):
-            _refuse(at, "prefixItems must be a list")
+            refuse(at, "prefixItems must be a list")
         if isinstance(items, list):
-            _refuse(at, "a list as items is not supported; rename it to prefixItems")
-        if items is False:
+            refuse(at, "a list as items is not supported; rename it to prefixItems")
+        if is_nothing(items):
             most = len(leading) if most is None else min(most, len(leading))
         if most is not None and least > most:
-            _refuse(at, f"no array has {least} or more and at most {most} items")
+            refuse(at, f"no array has {least} or more and at most {most} items")
         leading = leading[:most]
+        if schema.get("uniqueItems", False) is not False and most not in (0, 1):
+            return self._set(items, leading, least, most, at)
         parts = [self.rule(item, f"{at}/prefixItems/{i}") for i, item in enumerate(leading)]
         tail = '""'
         n_more = None if most is None else most - len(parts)
@@ -211,55 +236,47 @@ class _Converter:
             item = self.rule(items, f"{at}/items")
             if not parts:
                 parts, n_more = [item], None if n_more is None else n_more - 1
-            tail = f'("," ws {item}){_repeated(max(least - len(parts), 0), n_more)}' if n_more != 0 else tail
+            tail = f'("," ws {item}){repeated(max(least - len(parts), 0), n_more)}' if n_more != 0 else tail
         # An item may be missing only if all items behind it are missing.
         for i, part in reversed(list(enumerate(parts))):
             comma = '"," ws ' if i else ""
-            tail = self._named([f"{comma}{part} {tail}"] if i < least else [f"{comma}{part} {tail}", '""'])
+            tail = self.rules.add([f"{comma}{part} {tail}"] if i < least else [f"{comma}{part} {tail}", '""'])
         return f'"[" ws {tail} ws "]"' if parts else '"[" ws "]"'
 
+    def _set(self, items: Any, leading: list[Any], least: int, most: int | None, at: str) -> str:
+        """An array whose items are different: a choice of a few values."""
+        values = None if leading else self._values(items, f"{at}/items")
+        if values is None or len(values) > _MOST_DIFFERENT:
+            refuse(
+                at,
+                "uniqueItems is supported for items of an enum only; leave it out",
+            )
+        most = len(values) if most is None else min(most, len(values))
+        if least > most:
+            refuse(at, f"no array has {least} or more different items of {len(values)}")
+        return f'"[" ws {self.rules.different([json_literal(value) for value in values], least, most)} ws "]"'
 
-def _types(schema: Mapping[str, Any], keys: set[str], at: str) -> list[str]:
-    """The types that a schema allows: the types it names, or the type that its keywords belong to."""
-    unknown = keys - {"type"}.union(*KEYWORDS.values(), *REFUSED.values())
-    if unknown:
-        _refuse(at, f"{min(unknown)} is not supported")
-    if "type" in schema:
-        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    else:
-        types = [kind for kind in KEYWORDS if keys & (KEYWORDS[kind] | REFUSED[kind])]
-        if len(types) > 1:
-            _refuse(at, "it needs a type")
-    if not types or any(not isinstance(kind, str) or kind not in KEYWORDS for kind in types):
-        _refuse(at, f"type must be one of {', '.join(KEYWORDS)}, or a list of them")
-    return types
+    def _values(self, schema: Any, at: str) -> list[Any] | None:
+        """All values that a schema allows, none of them twice; None if there are many."""
+        schema = self._followed(schema, at)
+        keys = restricting(schema) if isinstance(schema, dict) else set()
+        if {"const", "enum"} & keys:
+            return self._constants(schema, at)
+        if keys in ({"anyOf"}, {"oneOf"}) and isinstance(schema[min(keys)], list):
+            parts = [self._values(part, at) for part in schema[min(keys)]]
+            values = [value for part in parts for value in part or ()]
+            return None if None in parts else list({identity(value): value for value in values}.values())
+        constants: dict[str, list[Any]] = {"boolean": [True, False], "null": [None]}
+        return constants.get(str(schema["type"])) if keys == {"type"} else None
 
 
-def _counts(schema: Mapping[str, Any], least_key: str, most_key: str, at: str) -> tuple[int, int | None]:
-    """The smallest and the largest count that a schema allows; None for no upper bound."""
-    for key in (least_key, most_key):
-        count = schema.get(key, 0)
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _MAX_REPEATED:
-            _refuse(at, f"{key} must be an integer from 0 to {_MAX_REPEATED}")
-    least, most = schema.get(least_key, 0), schema.get(most_key)
-    if most is not None and least > most:
-        _refuse(at, f"{least_key} is more than {most_key}")
-    return least, most
+def _tag(schema: Mapping[str, Any]) -> str | None:
+    """The property by which a discriminator tells alternatives apart. pydantic needs it even where it has a default."""
+    discriminator = schema.get("discriminator")
+    name = discriminator.get("propertyName") if isinstance(discriminator, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _check_alone(main: str, others: set[str], at: str) -> None:
     if others:
-        _refuse(at, f"{min(others)} beside {main} is not supported")
-
-
-def _repeated(least: int, most: int | None) -> str:
-    return f"{{{least},{'' if most is None else most}}}"
-
-
-def json_literal(value: Any) -> str:
-    """The JSON text of `value` as a GBNF literal."""
-    return '"' + json.dumps(value, ensure_ascii=False).replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _refuse(at: str, why: str) -> NoReturn:
-    raise UsageError(f"the schema at {' '.join(at.split())}: {why}")
+        refuse(at, f"{min(others)} beside {main} is not supported")

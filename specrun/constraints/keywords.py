@@ -1,42 +1,43 @@
-"""The language of JSON Schema: keywords that are supported or refused, types, and pointers to parts of a schema."""
+"""The language of JSON Schema: keywords that are supported or refused, types, equal values, and schemas as one."""
 
 from __future__ import annotations
 
-from typing import Any
-from urllib.parse import unquote
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
-_MOST_DIGITS = 9  # of an index in a pointer
+from specrun.errors import UsageError
 
-# Keywords that do not restrict which texts are valid. (`format` may; json_schema.py handles it for strings.)
+# Keywords that do not restrict which texts are valid. (`format` may; scalars.py handles it for strings.)
 ANNOTATIONS = {
-    *("$schema", "$id", "$anchor", "$comment", "$defs", "definitions", "title", "description", "default", "examples"),
-    *("deprecated", "readOnly", "writeOnly", "format", "contentEncoding", "contentMediaType"),
+    *("$schema", "$id", "id", "$anchor", "$comment", "$defs", "definitions", "title", "description", "default"),
+    *("examples", "example", "deprecated", "readOnly", "writeOnly", "format"),
+    *("contentEncoding", "contentMediaType", "contentSchema"),
+    "discriminator",  # OpenAPI's hint, which of the schemas in oneOf it is
 }
 # Keywords whose value is another schema or a list of schemas for the same place.
 COMBINING = ("$ref", "anyOf", "oneOf", "allOf")
+BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 # The supported keywords of each type. A keyword of one type does not restrict values of another type.
 KEYWORDS: dict[str, set[str]] = {
-    "object": {"properties", "required", "additionalProperties"},
-    "array": {"items", "prefixItems", "minItems", "maxItems"},
-    "string": {"minLength", "maxLength"},
-    "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
-    "number": set(),
+    "object": {
+        *("properties", "required", "additionalProperties", "propertyNames", "patternProperties"),
+        *("minProperties", "maxProperties"),
+    },
+    "array": {"items", "prefixItems", "minItems", "maxItems", "uniqueItems"},
+    "string": {"minLength", "maxLength", "pattern"},
+    "integer": BOUNDS | {"multipleOf"},
+    "number": BOUNDS | {"multipleOf"},
     "boolean": set(),
     "null": set(),
 }
 # The keywords of each type that cannot be expressed.
 REFUSED: dict[str, set[str]] = {
-    "object": {
-        *("patternProperties", "propertyNames", "minProperties", "maxProperties", "dependentRequired"),
-        *("dependentSchemas", "dependencies", "unevaluatedProperties"),
-    },
-    "array": {"uniqueItems", "contains", "minContains", "maxContains", "unevaluatedItems", "additionalItems"},
-    "string": {"pattern"},
-    "integer": {"multipleOf"},
-    "number": {"multipleOf"} | KEYWORDS["integer"],
-    "boolean": set(),
-    "null": set(),
+    "object": {"dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties"},
+    "array": {"contains", "minContains", "maxContains", "unevaluatedItems", "additionalItems"},
+    **{kind: set() for kind in ("string", "integer", "number", "boolean", "null")},
 }
+# Keywords that mean less, or something else, without others of the same schema.
+_TIED = {"additionalProperties", "patternProperties", "propertyNames", "items", "prefixItems", *REFUSED["object"]}
 
 
 def is_of_type(value: Any, kind: str) -> bool:
@@ -48,15 +49,73 @@ def is_of_type(value: Any, kind: str) -> bool:
     return isinstance(value, types[kind])
 
 
-def pointed_at(root: Any, pointer: str) -> Any:
-    """The part of `root` that a pointer beginning with # names; None if there is none."""
-    value = root
-    for part in unquote(pointer).split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, list) and key.isdecimal() and len(key) <= _MOST_DIGITS and int(key) < len(value):
-            value = value[int(key)]
-        elif isinstance(value, dict) and key in value:
-            value = value[key]
-        else:
-            return None
-    return value
+def restricting(schema: Mapping[str, Any]) -> set[str]:
+    """The keywords of a schema that are no annotations."""
+    return {key for key in schema if key not in ANNOTATIONS and not key.startswith("x-")}
+
+
+def is_nothing(schema: Any) -> bool:
+    """Whether a schema is one of the usual ways to say that nothing is allowed."""
+    return schema is False or (isinstance(schema, dict) and schema.get("not") in ({}, True) and "not" in schema)
+
+
+def identity(value: Any) -> Any:
+    """What is the same for JSON values that are equal: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(value, list):
+        return ("array", *map(identity, value))
+    if isinstance(value, dict):
+        return ("object", frozenset((name, identity(inner)) for name, inner in value.items()))
+    return (isinstance(value, bool), value)
+
+
+def types_of(schema: Mapping[str, Any], keys: set[str], at: str) -> list[str]:
+    """The types that a schema allows: the types it names, or the type that its keywords belong to."""
+    unknown = keys - {"type"}.union(*KEYWORDS.values(), *REFUSED.values())
+    if unknown:
+        refuse(at, f"{min(unknown)} is not supported")
+    if "type" in schema:
+        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    else:
+        types = [kind for kind in KEYWORDS if kind != "integer" and keys & (KEYWORDS[kind] | REFUSED[kind])]
+        if len(types) > 1:
+            refuse(at, "it needs a type")
+    if not types or any(not isinstance(kind, str) or kind not in KEYWORDS for kind in types):
+        refuse(at, f"type must be one of {', '.join(KEYWORDS)}, or a list of them")
+    return types
+
+
+def merged(schemas: list[dict[str, Any]], at: str) -> dict[str, Any]:
+    """The schema that allows what all of them allow. Raises UsageError where that takes more than joining keywords."""
+    result: dict[str, Any] = {}
+    for schema in schemas:
+        keys = restricting(schema) | ({"format"} & schema.keys())
+        tied = (_TIED & keys) if result else set()
+        tied |= _TIED & result.keys()
+        if result and tied and any(schema.get(key) != result.get(key) for key in tied | {"properties"}):
+            refuse(at, f"{min(tied)} in one of several schemas is not supported; write them as one")
+        for key in keys:
+            value = schema[key]
+            result[key] = _both(key, result[key], value, at) if key in result else value
+    return result
+
+
+def _both(key: str, first: Any, second: Any, at: str) -> Any:
+    if first == second:
+        return first
+    if key == "pattern":
+        return [*(first if isinstance(first, list) else [first]), second]
+    if key == "required" and isinstance(first, list) and isinstance(second, list):
+        return [*first, *(name for name in second if name not in first)]
+    if key == "properties" and isinstance(first, dict) and isinstance(second, dict):
+        same = first.keys() & second.keys()
+        return first | second | {name: {"allOf": [first[name], second[name]]} for name in same}
+    if isinstance(first, int | float) and isinstance(second, int | float):
+        if key.startswith(("min", "exclusiveMin")):
+            return max(first, second)
+        if key.startswith(("max", "exclusiveMax")):
+            return min(first, second)
+    return refuse(at, f"{key} in several schemas is not supported; write them as one")
+
+
+def refuse(at: str, why: str) -> NoReturn:
+    raise UsageError(f"the schema at {' '.join(at.split())}: {why}")

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from specrun.constraints.keywords import COMBINING, KEYWORDS, pointed_at
+from specrun.constraints.keywords import COMBINING, KEYWORDS
+from specrun.constraints.references import pointed_at
 from specrun.errors import UsageError
 
 MOST_READINGS = 64
 MOST_PARTS = 5000  # schemas within a schema
-MOST_REPEATED = 20_000  # llama.cpp makes rules for each time that something bounded may repeat
+MOST_REPEATED = 20_000  # llama.cpp makes rules for each item that an array may have
 _DEEPEST = 64
 _DEEPEST_BEGINNING = 4  # alternatives in alternatives that are told apart
 
-_BOUNDS = ("minLength", "maxLength", "minItems", "maxItems")
+_BOUNDS = ("minItems", "maxItems", "minProperties", "maxProperties")
 
 
 def check_readings(schema: Any) -> None:
@@ -50,7 +51,7 @@ class _Walk:
             return 1
         self._n_repeated += max((schema[key] for key in _BOUNDS if isinstance(schema.get(key), int)), default=0)
         if self._n_repeated > MOST_REPEATED:
-            raise UsageError(f"the schema's lengths are more than {MOST_REPEATED} together; give smaller ones")
+            raise UsageError(f"the schema's arrays have more than {MOST_REPEATED} items together; give smaller bounds")
         if isinstance(schema.get("$ref"), str):
             return self._of_reference(schema["$ref"], depth)
         if alternatives := _alternatives(schema):
@@ -119,6 +120,7 @@ def _inner(schema: Mapping[str, Any]) -> Iterable[Any]:
         *(leading if isinstance(leading, list) else ()),
         schema.get("items"),
         schema.get("additionalProperties"),
+        *(patterns.values() if isinstance(patterns := schema.get("patternProperties"), dict) else ()),
     ]
 
 

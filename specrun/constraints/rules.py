@@ -1,0 +1,125 @@
+"""The rules of a grammar in GBNF, by name, and the rules of JSON that all of them may use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_MOST_SINGLE = 20  # repetitions that are counted one by one; llama.cpp makes rules for each
+_MOST_IN_ANY_ORDER = 6  # different items of an array; so many have 64 subsets, and each takes rules
+
+# No escape may write a surrogate (\ud800 to \udfff), because that is only half a character.
+_ESCAPE = r'"\\" (["\\bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
+_PRIMITIVES = {
+    "ws": r'| " " | "\n" [ \t]{0,20}',
+    "char": rf'[^"\\\x7F\x00-\x1F] | {_ESCAPE}',
+    "string": r'"\"" char* "\""',
+    "integer": '"-"? ("0" | [1-9] [0-9]{0,14})',
+    "number": 'integer ("." [0-9]{1,15})? ([eE] [-+]? [0-9]{1,2})?',
+    "boolean": '"true" | "false"',
+    "null": '"null"',
+    "object": '"{" ws (string ":" ws value ("," ws string ":" ws value)* ws)? "}"',
+    "array": '"[" ws (value ("," ws value)* ws)? "]"',
+    "value": "object | array | string | number | boolean | null",
+}
+
+
+def grammar_text(root: str, rules: Mapping[str, str]) -> str:
+    """The grammar with this expression as its root, these rules, and the rules of JSON."""
+    return "\n".join(f"{name} ::= {rule}" for name, rule in ({"root": root} | dict(rules) | _PRIMITIVES).items()) + "\n"
+
+
+def json_literal(value: Any) -> str:
+    """The JSON text of `value` as a GBNF literal."""
+    return '"' + json.dumps(value, ensure_ascii=False).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def repeated(least: int, most: int | None) -> str:
+    return f"{{{least},{'' if most is None else most}}}"
+
+
+def counted(one: str, least: int, most: int | None) -> str:
+    """A GBNF expression for `least` to `most` times `one`, a rule or a class, counted by powers of ten."""
+    exactly = " ".join(f"{_power(one, i)}{{{n}}}" for i, n in _digits(least)) if least > _MOST_SINGLE else ""
+    if not exactly and (most is None or most <= _MOST_SINGLE):
+        return f"{one}{repeated(least, most)}"
+    if not exactly and least:
+        exactly = f"{one}{{{least}}}"
+    return f"{exactly} {f'{one}*' if most is None else _up_to(one, most - least)}".strip()
+
+
+def _up_to(one: str, most: int) -> str:
+    if most <= _MOST_SINGLE:
+        return f"{one}{repeated(0, most)}"
+    exponent, first = _digits(most)[0]
+    fewer = [f"{_power(one, exponent)}{{0,{first - 1}}}"] if first > 1 else []
+    fewer += [f"{_power(one, i)}{{0,9}}" for i in range(exponent - 1, -1, -1)]
+    return f"({' '.join(fewer)} | {_power(one, exponent)}{{{first}}} {_up_to(one, most - first * 10**exponent)})"
+
+
+def _digits(number: int) -> list[tuple[int, int]]:
+    """The exponents of ten and the digits that are not 0, from the first on."""
+    text = str(number)
+    return [(len(text) - i - 1, int(digit)) for i, digit in enumerate(text) if digit != "0"]
+
+
+def _power(one: str, exponent: int) -> str:
+    return f"({_power(one, exponent - 1)}{{10}})" if exponent else one
+
+
+class Rules:
+    """Collects the rules of a grammar by name, in `named`. prefix: begins the names of those that have no other."""
+
+    def __init__(self, prefix: str) -> None:
+        self.named: dict[str, str] = {}
+        self._prefix = prefix
+
+    def add(self, alternatives: Iterable[str]) -> str:
+        """Add a rule with these alternatives and return its name; a single rule name is returned as it is."""
+        expressions = list(alternatives)
+        if len(expressions) == 1 and (expressions[0] in self.named or expressions[0] in _PRIMITIVES):
+            return expressions[0]
+        name = f"{self._prefix}r{len(self.named)}"
+        self.named[name] = " | ".join(expressions)
+        return name
+
+    def reserve(self) -> str:
+        """A name whose rule is set later, because it may contain itself."""
+        name = f"{self._prefix}r{len(self.named)}"
+        self.named[name] = ""
+        return name
+
+    def in_order(self, parts: Sequence[tuple[str, bool]], after: str = '""') -> str:
+        """Add a rule for `parts`, given as (expression, whether it is required), with commas between them.
+
+        Parts that are not required may be missing. `after` is the expression behind the last part.
+        """
+        first = '""'
+        for part, is_required in reversed(parts):
+            name = self.add([part])
+            first = self.add([f"{name} {after}"] if is_required else [f"{name} {after}", first])
+            after = self.add([f'"," ws {name} {after}' if is_required else f'("," ws {name})? {after}'])
+        return first
+
+    def different(self, items: Sequence[str], least: int, most: int) -> str:
+        """Add a rule for `least` to `most` of the items with commas between, none of them twice.
+
+        They come in any order, or in the given one where there are more than six.
+        """
+        known: dict[tuple[tuple[str, ...], int], str] = {}
+
+        def after(rest: tuple[str, ...], n: int) -> str:
+            if most >= len(items):
+                n = min(n, max(least, 1))  # where the count does not matter any more, its rules are the same
+            key = (rest, n)
+            if key not in known:
+                comma, alternatives = '"," ws ' if n else "", ['""'] if n >= least else []
+                for i, item in enumerate(rest if n < most else ()):
+                    others = rest[i + 1 :] if len(items) > _MOST_IN_ANY_ORDER else rest[:i] + rest[i + 1 :]
+                    if n + 1 + len(others) >= least:
+                        alternatives.append(f"{comma}{item} {after(others, n + 1)}")
+                known[key] = self.add(alternatives)
+            return known[key]
+
+        return after(tuple(items), 0)

@@ -1,0 +1,152 @@
+"""Strings and numbers of a schema: what restricts them becomes a regular language, and that rules of the grammar."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from specrun.constraints.formats import (
+    FORMATS,
+    LABEL,
+    LONGEST_HOST,
+    LONGEST_LABEL,
+    SHORT_HOST,
+    URI_CHARACTER,
+    URI_PORT,
+    URI_SCHEME,
+    URI_WITHOUT_HOST,
+)
+from specrun.constraints.keywords import KEYWORDS, refuse
+from specrun.constraints.numbers import MAX_DIGITS, Bound, multiples_of, numbers_between
+from specrun.constraints.patterns import PatternError, pattern_language
+from specrun.constraints.regular import Languages, TooManyRules
+from specrun.constraints.rules import counted
+
+_MOST = 1000  # characters or items that a schema may ask for at least; and items that it may allow
+_LONGEST_STRING = 1_000_000  # characters that are allowed; a schema that allows more gets no more
+_LONGEST_PATTERN = 2000  # characters
+# Where patterns, formats and lengths together take too many rules, texts have no more characters than one of these.
+_SHORTER = (250, 100)
+# An address by its parts: only the count of its last characters makes it long, which llama.cpp does by itself.
+_URI_TAIL, _URI_FRAGMENT, _LONGEST_URI = 500, 100, 2000
+_LONGEST_WEB = 2083  # pydantic's HttpUrl says so, and does not say that it is one
+
+Rules = dict[str, str]
+
+
+def string_expression(schema: Mapping[str, Any], at: str, rules: Rules) -> str:
+    """A GBNF expression for the strings that a schema allows; what it needs is added to `rules`. Raises UsageError."""
+    least, most = counts(schema, "minLength", "maxLength", at, _LONGEST_STRING)
+    patterns = schema.get("pattern", [])
+    patterns = patterns if isinstance(patterns, list) else [patterns]
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            refuse(at, "pattern must be a string")
+        if len(pattern) > _LONGEST_PATTERN:
+            refuse(at, f"pattern has more than {_LONGEST_PATTERN} characters")
+    form = schema.get("format")
+    form = FORMATS.get(form) if isinstance(form, str) else None
+    if not patterns and not form:
+        return rf'"\"" {counted("char", least, most)} "\""' if least or most is not None else "string"
+    if not patterns and form == FORMATS["uri"] and least <= len("a://b") and (most is None or most >= _LONGEST_URI):
+        return rf'"\"" {_uri_expression(rules, is_web=most == _LONGEST_WEB)} "\""'
+    if form == FORMATS["hostname"] and (least or most is not None):
+        if most is not None and most >= LONGEST_HOST and not least:
+            most = None
+        elif least <= LONGEST_LABEL:
+            form, most = SHORT_HOST, min(LONGEST_LABEL, LONGEST_LABEL if most is None else most)
+    expressions = (*patterns, *([form] if form else []))
+    return rf'"\"" {_regular(rules, at, _string_rules, expressions, least, most)} "\""'
+
+
+def number_expression(kind: str, schema: Mapping[str, Any], at: str, rules: Rules) -> str:
+    """A GBNF expression for the numbers of a type that a schema allows, with up to 15 digits. Raises UsageError."""
+    given: dict[str, Decimal] = {}
+    for key in KEYWORDS[kind] & schema.keys():
+        if isinstance(schema[key], bool) or not isinstance(schema[key], int | float):
+            refuse(at, f"{key} must be a number")
+        given[key] = Decimal(repr(schema[key]))
+    low = [(given[key], key != "minimum") for key in ("minimum", "exclusiveMinimum") if key in given]
+    high = [(given[key], key == "maximum") for key in ("maximum", "exclusiveMaximum") if key in given]
+    divisor = given.get("multipleOf")
+    if not given:
+        return kind
+    if divisor is not None and multiples_of(Languages(), divisor) is None:
+        refuse(at, "multipleOf must be an integer, or 0.1, 0.01 and so on")
+    upper = (min(high)[0], not min(high)[1]) if high else None
+    return _regular(rules, at, _number_rules, kind == "integer", max(low, default=None), upper, divisor)
+
+
+def counts(
+    schema: Mapping[str, Any], least_key: str, most_key: str, at: str, most_allowed: int = _MOST
+) -> tuple[int, int | None]:
+    """The smallest and the largest count that a schema allows; None for no upper bound."""
+    for key, bound in ((least_key, _MOST), (most_key, None if most_allowed > _MOST else _MOST)):
+        count = schema.get(key, 0)
+        if isinstance(count, float) and count.is_integer():
+            count = int(count)
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0 or (bound is not None and count > bound):
+            refuse(at, f"{key} must be an integer from 0{'' if bound is None else f' to {bound}'}")
+    least, most = int(schema.get(least_key, 0)), schema.get(most_key)
+    most = None if most is None else min(int(most), most_allowed)
+    if most is not None and least > most:
+        refuse(at, f"{least_key} is more than {most_key}")
+    return least, most
+
+
+def _regular(rules: Rules, at: str, make: Callable[..., Rules | None], *arguments: Any) -> str:
+    """Add the rules of a language, once for all places that ask for the same, and return the name of the first one."""
+    prefix = f"x{hashlib.sha256(repr((make.__name__, arguments)).encode()).hexdigest()[:12]}-"
+    if f"{prefix}0" not in rules:
+        try:
+            made = make(prefix, *arguments)
+        except PatternError as error:
+            refuse(at, f"pattern {error}")
+        except (TooManyRules, RecursionError):
+            refuse(at, "pattern, format and bounds take too many rules; give simpler ones")
+        if made is None:
+            is_number = make is _number_rules
+            what = f"number of up to {MAX_DIGITS} digits" if is_number else "text of this length, pattern and format"
+            refuse(at, f"no {what} is allowed")
+        rules.update(made)
+    return f"{prefix}0"
+
+
+@lru_cache(64)
+def _string_rules(prefix: str, expressions: tuple[str, ...], least: int, most: int | None) -> Rules | None:
+    shorter = [length for length in _SHORTER if (most is None or length < most) and length >= least]
+    for length in (most, *shorter):
+        languages = Languages()
+        try:
+            parts = [pattern_language(languages, expression) for expression in expressions]
+            if least or length is not None:
+                parts.append(languages.times(languages.character, least, length))
+            return languages.rules(languages.all_of(parts), prefix)
+        except TooManyRules:
+            if length == (most, *shorter)[-1]:
+                raise
+    return None
+
+
+@lru_cache(64)
+def _number_rules(
+    prefix: str, is_integer: bool, low: Bound | None, high: Bound | None, divisor: Decimal | None
+) -> Rules | None:
+    languages = Languages()
+    language = numbers_between(languages, is_integer, low, high)
+    multiples = None if divisor is None else multiples_of(languages, divisor)
+    return languages.rules(language if multiples is None else languages.all_of([language, multiples]), prefix)
+
+
+def _uri_expression(rules: Rules, is_web: bool) -> str:
+    """An expression for addresses of at most 2,000 characters. is_web: whether they begin with http or https."""
+    scheme, label, port, other, part = (
+        _regular(rules, "#", _string_rules, (f"^(?:{expression})$",), 0, None)
+        for expression in ("https?://" if is_web else URI_SCHEME, LABEL, URI_PORT, URI_WITHOUT_HOST, URI_CHARACTER)
+    )
+    tail = f"{part}{{0,{_URI_TAIL}}}"
+    host = f'{scheme} {label} ("." {label}){{0,4}} ({port})? ([/?] {tail})?'
+    return f'({host}{"" if is_web else f" | {other} {tail}"}) ("#" {part}{{0,{_URI_FRAGMENT}}})?'
