@@ -83,7 +83,7 @@ def test_where_passes_are_slow_and_flat_trees_have_hundreds_of_nodes_after_a_min
         largest = max(n for n, _, is_draft in simulation.passes if not is_draft)
     assert profile.at(CELL[0]).plan.budget >= 256
     assert largest >= 256
-    assert n_plain < 100, "33 of them compare bits"
+    assert n_plain < 120, "33 of them compare bits, and 15 write the text at the end"
     assert not profile.tried, "two settings would take 100 more"
     assert found[CELL][0] >= 0.95 * max(text.rate(machine) for text in written.values())
 
