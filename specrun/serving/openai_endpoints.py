@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, InstanceOf
 from starlette.requests import Request as HttpRequest
@@ -33,6 +33,19 @@ class _ChatFields(Fields):
     top_logprobs: Annotated[Integer, Field(ge=0, le=MOST_LOGPROBS)] = 0
     chat_template_kwargs: InstanceOf[dict[str, Any]] = Field({})
     reasoning_effort: str = ""
+
+
+class _Named(Fields):
+    name: str
+
+
+class _AllowedTool(Fields):
+    function: _Named
+
+
+class _AllowedTools(Fields):
+    mode: Annotated[Literal["auto", "required"], must("be auto or required")]
+    tools: list[_AllowedTool]
 
 
 _TokenIds = Annotated[list[int], Field(fail_fast=True)]
@@ -70,7 +83,7 @@ def read_chat(service: Service, body: Mapping[str, Any]) -> Wanted:
     elif given.top_logprobs:
         raise refused("top_logprobs", "needs logprobs to be true")
     form = prompts.format.form
-    messages, expected = read_messages(body, form), read_expected(body, form)
+    messages, expected = read_messages(body, form), read_expected(_with_allowed_tools(body), form)
     is_formed = expected.schema is not None or request.gbnf is not None or expected.prompt_end
     if is_formed and is_begun(messages) and messages[-1]["content"]:
         why = "end with a message of the assistant, which cannot be continued in a format or as a named call"
@@ -83,6 +96,26 @@ def read_chat(service: Service, body: Mapping[str, Any]) -> Wanted:
     request = expected.constrained(replace(request, shown=shown), prompt.text or "")
     _check_grammar(request, model)
     return Wanted([prompt], request, expected.reader(prompt.text or ""), sending)
+
+
+def _with_allowed_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The body without the tools that `tool_choice` does not allow, if it is a list of some. Raises ApiError."""
+    choice, tools = body.get("tool_choice"), body.get("tools")
+    if not (isinstance(choice, dict) and choice.get("type") == "allowed_tools" and isinstance(tools, list)):
+        return body
+    at = "tool_choice.allowed_tools"
+    allowed = parsed(_AllowedTools, choice.get("allowed_tools"), at)
+    names = {tool.function.name for tool in allowed.tools}
+    kept = {tool["function"]["name"]: tool for tool in tools if _function_name(tool) in names}
+    if not names or names - kept.keys():
+        raise refused(at, "must name functions of tools")
+    return {**body, "tools": list(kept.values()), "tool_choice": allowed.mode}
+
+
+def _function_name(tool: Any) -> Any:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _read_completion(service: Service, body: Mapping[str, Any]) -> Wanted:

@@ -48,6 +48,27 @@ def test_a_call_is_streamed(tools: openai.OpenAI) -> None:
     assert (call.function.name, call.function.arguments) == ("weather", '{"city": "Oslo", "days": 3}')
 
 
+def allowed(mode: str, *names: str) -> Any:
+    named = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
+
+
+def test_only_allowed_tools_are_called(tools: openai.OpenAI) -> None:
+    def answer(tools_given: Any, choice: Any) -> Any:
+        given: Any = {"messages": ASK, "tools": tools_given, "tool_choice": choice, "max_tokens": 64}
+        return tools.chat.completions.create(model=NAME, **given)
+
+    weather, clock = TOOLS
+    some, alone = answer(TOOLS, allowed("auto", "weather")), answer([weather], "auto")
+    assert some.usage.prompt_tokens == alone.usage.prompt_tokens < answer(TOOLS, "auto").usage.prompt_tokens
+    assert [call.function.name for call in some.choices[0].message.tool_calls] == ["weather"]
+    forced = answer(TOOLS, allowed("required", "clock"))
+    assert [call.function.name for call in forced.choices[0].message.tool_calls] == ["clock"]
+    for choice in (allowed("auto", "lamp"), allowed("auto"), allowed("never", "clock"), {"type": "allowed_tools"}):
+        with pytest.raises(openai.BadRequestError, match="tool_choice"):
+            answer([weather, clock], choice)
+
+
 def test_an_answer_is_parsed_into_a_class(tmp_path: Path) -> None:
     file = edited(tmp_path / "pair.gguf", embedded.TARGET, {CHAT_TEMPLATE: QWEN3})
     with running(file) as server, openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
