@@ -31,11 +31,28 @@ Report = Callable[[Exception], None]
 
 def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
     """The application. report: is called with errors of the server itself."""
+    middleware = [Middleware(Cors, access=access), Middleware(Guard, access=access)]
+    handlers = dict.fromkeys((ApiError, SpecrunError, HTTPException, Exception), _refused)
+    app = Starlette(routes=_routes(service), middleware=middleware, exception_handlers=handlers)
+    app.router.redirect_slashes = False  # `reporting` has taken them away
 
+    async def reporting(scope: Scope, receive: Receive, send: Send) -> None:
+        # Some clients join addresses with a slash too many, and do not send their body again to where they are sent.
+        scope["path"] = scope["path"].rstrip("/") or "/"
+        try:
+            await app(scope, receive, send)
+        except Exception as error:  # which may come in the middle of an answer
+            report(error)
+            raise
+
+    return reporting
+
+
+def _routes(service: Service) -> list[Route]:
     def route(path: str, endpoint: Any, method: str = "POST") -> Route:
         return Route(path, partial(endpoint, service), methods=[method])
 
-    routes = [
+    return [
         Route("/", page),
         Route("/web/{name:path}", page),
         route("/health", health, "GET"),
@@ -69,21 +86,6 @@ def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
         route("/api/ps", ollama_facts.ps, "GET"),
         route("/api/version", ollama_facts.version, "GET"),
     ]
-    middleware = [Middleware(Cors, access=access), Middleware(Guard, access=access)]
-    handlers = dict.fromkeys((ApiError, SpecrunError, HTTPException, Exception), _refused)
-    app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
-    app.router.redirect_slashes = False  # `reporting` has taken them away
-
-    async def reporting(scope: Scope, receive: Receive, send: Send) -> None:
-        # Some clients join addresses with a slash too many, and do not send their body again to where they are sent.
-        scope["path"] = scope["path"].rstrip("/") or "/"
-        try:
-            await app(scope, receive, send)
-        except Exception as error:  # which may come in the middle of an answer
-            report(error)
-            raise
-
-    return reporting
 
 
 async def _refused(request: Request, error: Exception) -> Response:

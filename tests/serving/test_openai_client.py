@@ -54,6 +54,9 @@ def test_text_completions(client: openai.OpenAI) -> None:
 
 def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["small"]
+    assert client.models.retrieve("small").owned_by == "specrun"
+    with pytest.raises(openai.NotFoundError, match="there is no model other; this server has small"):
+        client.models.retrieve("other")
 
 
 def test_errors(client: openai.OpenAI, keyed: Server) -> None:
