@@ -4,9 +4,10 @@
 
 A text has characters of all Unicode, lone surrogates and NUL among them, and marks of templates. With one template
 after the other (none, llama.cpp's named ones, and the Jinja files of --templates) a small real model gets it as prompt,
-as line of --jsonl, as message and as system message of a chat, and in a request to the server. It prints how these
-ended: answered, or refused in one line. What must not happen is a traceback, a line that is no JSON or has another id,
-an answer of the server that is neither 200 nor 400, and a chat that ends early. The exit code is 1 if that happened.
+in Python with a system message, as line of --jsonl, as message and system message of a chat, and in a request to the
+server. It prints how these ended: answered, or refused in one line. What must not happen is a traceback, a line that
+is no JSON or has another id, an answer of the server that is neither 200 nor 400, and a chat that ends early. The exit
+code is 1 if that happened.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import specrun
 from specrun.chat.loop import ChatLoop, Surroundings
-from specrun.cli.generate import _write_lines
+from specrun.cli.many_prompts import Lines, Printed, write_lines
 from specrun.cli.prompt_input import read_lines
 from specrun.engine.model import Model
 from specrun.engine.request import make_request
@@ -80,12 +81,14 @@ def drawn(rng: random.Random) -> str:
 def tried(texts: Sequence[str], file: Path, rng: random.Random, seen: Seen) -> None:
     """Give the texts to a model in every way. Raises what should not happen."""
     with specrun.load(file, speculate="off", draft="none", threads=1, ctx_size=512, learn=False) as model:
-        request, has_template = make_request(_OPTIONS), model.llama_model.chat_template is not None
+        writer = AnswerWriter(model, make_request(_OPTIONS), False, None, "show", False)
+        has_template = model.llama_model.chat_template is not None
         for text in texts:
-            for system in (None, rng.choice(texts)) if has_template else (None,):
-                writer = AnswerWriter(model, request, False, system, "show", False)
-                seen["prompt with system message" if system else "prompt", _ending(writer, text)] += 1
-        _write(texts, AnswerWriter(model, request, False, None, "show", False), rng, seen)
+            seen["prompt", _ending(partial(writer.write_text, text))] += 1
+            system = rng.choice(texts) if has_template else None
+            answer = partial(model.generate, text, system=system, max_tokens=2, temp=0)
+            seen["prompt from Python", _ending(answer)] += 1
+        _write(texts, model, writer, rng, seen)
         _talk(texts, model, seen)
     with running(file, plan=OFF.plan(), ctx_size=512) as server:
         for text in texts:
@@ -95,9 +98,9 @@ def tried(texts: Sequence[str], file: Path, rng: random.Random, seen: Seen) -> N
             seen["request", "answered" if response.status_code == 200 else "refused"] += 1
 
 
-def _ending(writer: AnswerWriter, text: str) -> str:
+def _ending(write: Callable[[], object]) -> str:
     try:
-        writer.write_text(text)
+        write()
     except SpecrunError as error:
         if not str(error) or "\n" in str(error):
             raise
@@ -105,7 +108,7 @@ def _ending(writer: AnswerWriter, text: str) -> str:
     return "answered"
 
 
-def _write(texts: Sequence[str], writer: AnswerWriter, rng: random.Random, seen: Seen) -> None:
+def _write(texts: Sequence[str], model: Model, writer: AnswerWriter, rng: random.Random, seen: Seen) -> None:
     """The texts as lines of --jsonl, with other texts and numbers as ids."""
     ids = [json.dumps([rng.choice(texts)]) if rng.random() < 0.5 else rng.choice(_NUMBERS) for _ in texts]
     lines = [f'{{"prompt": {json.dumps(text)}, "id": {own}}}' for text, own in zip(texts, ids, strict=True)]
@@ -113,7 +116,8 @@ def _write(texts: Sequence[str], writer: AnswerWriter, rng: random.Random, seen:
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file, redirect_stdout(written):
         file.write("\n".join(lines))
         file.flush()
-        _write_lines(read_lines(None, [Path(file.name)]), writer)
+        with Printed(as_ready=False) as printed:
+            write_lines(model, writer, Lines(read_lines(None, [Path(file.name)])), len(texts), printed, False)
     written.seek(0)
     for number, own, line in zip(range(1, len(ids) + 1), ids, written.read().split("\n"), strict=False):
         answer = json.loads(line, parse_constant=_refuse)

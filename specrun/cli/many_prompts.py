@@ -15,7 +15,7 @@ from specrun.engine.completion import Completion
 from specrun.engine.many import write_many
 from specrun.engine.model import Model
 from specrun.engine.request import Request
-from specrun.errors import INTERRUPTED_EXIT_CODE, PromptError
+from specrun.errors import INTERRUPTED_EXIT_CODE, ModelFileError, PromptError, SpecrunError
 from specrun.interrupts import InterruptFlag
 from specrun.long_run import left_text
 from specrun.views import output
@@ -150,11 +150,11 @@ class _Asking:
                     continue
                 request, parts = self.writer.asked(line.prompt)
                 return _Asked(number, line, parts), request
-            except PromptError as error:
+            except (PromptError, ModelFileError) as error:  # a chat template may refuse this line, and take the next
                 self.fail(number, line, error)
         return None
 
-    def fail(self, number: int, line: PromptLine, error: PromptError) -> None:
+    def fail(self, number: int, line: PromptLine, error: SpecrunError) -> None:
         """The line gets an object with its error, which decides the exit code."""
         self.answers.put(number, line, {"id": line.id, "error": str(error)}, True)
         self.exit_code = error.exit_code

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from specrun.errors import ModelFileError
 from tests.conftest import SCRIPT_TEXT, Specrun, SpecrunHere
 from tests.models import edited, scripted_llama
 from tests.waiting import TIMEOUT_S, wait_until
@@ -182,6 +183,19 @@ def test_jsonl_keeps_ids_and_goes_on_after_bad_lines(here: SpecrunHere, script: 
     assert "line 3 is not JSON" in bad["3"]
     assert 'no "prompt"' in bad["5"]
     assert "--ctx-size" in bad['"long"']
+
+
+def test_a_line_that_the_chat_template_refuses_is_an_error_of_its_own(
+    here: SpecrunHere, script: Path, tmp_path: Path
+) -> None:
+    template = "{% if 'b' in messages[0].content %}{{ raise_exception('no b') }}{% endif %}{{ messages[0].content }}"
+    file = edited(tmp_path / "model.gguf", script, {"tokenizer.chat_template": template})
+    lines = [json.dumps({"prompt": prompt}) for prompt in ("a", "b", "c")]
+    result = here("generate", "--jsonl", "-m", file, stdin="\n".join(lines))
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [answer.get("text") for answer in answers] == [SCRIPT_TEXT, None, SCRIPT_TEXT]
+    assert "no b" in answers[1]["error"]
+    assert result.code == ModelFileError.exit_code
 
 
 def test_jsonl_writes_each_line_as_soon_as_it_is_ready(specrun: Specrun, script: Path) -> None:
