@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, InstanceOf, ValidationInfo, field_validator
 
 from specrun.llama.chat_template import Message
+from specrun.reading.calls import whole_characters
 from specrun.reading.form import AnswerForm
 from specrun.serving.bodies import Fields, must, parsed
 
@@ -103,9 +104,9 @@ def _call(call: _Call, form: AnswerForm) -> dict[str, Any]:
 
 
 def _parsed(arguments: str) -> str | dict[str, Any]:
-    """The object, or the text if it is none: an answer that was cut off may have left half of an object."""
+    """The object, in whole characters, or the text if it is none: an answer that was cut off may have left half of one."""
     try:
-        value = json.loads(arguments or "{}")
+        value = json.loads(whole_characters(json.dumps(json.loads(arguments or "{}"), ensure_ascii=False)))
     except (ValueError, RecursionError):
         return arguments
     return value if isinstance(value, dict) else arguments

@@ -63,6 +63,12 @@ def test_gpt_oss_gets_its_channels() -> None:
     assert "<|channel|>analysis<|message|>I look.<|end|>" in rendered(GPT_OSS, with_text)
 
 
+def test_half_a_character_in_a_calls_arguments_is_replaced() -> None:
+    function = {"name": "weather", "arguments": '{"city": "\\ud83d", "at": "\\ud83d\\ude00"}'}
+    called = [*CONVERSATION[:2], {"role": "assistant", "tool_calls": [{"id": "c1", "function": function}]}]
+    assert '{"city": "\ufffd", "at": "\U0001f600"}' in rendered(QWEN3, called)
+
+
 def test_half_of_an_object_is_passed_on_as_text() -> None:
     function = {"name": "weather", "arguments": '{"city": "Os'}
     cut_off = [*CONVERSATION[:2], {"role": "assistant", "tool_calls": [{"id": "c1", "function": function}]}]
