@@ -1,8 +1,18 @@
 """Turns `--grammar` and `--json-schema` into GBNF grammars, and bounds the schemas of strangers. Pure Python."""
 
 from specrun.constraints.grammar_files import read_grammar
-from specrun.constraints.json_schema import schema_rules, schema_to_gbnf
+from specrun.constraints.json_schema import property_rules, schema_rules, schema_to_gbnf
 from specrun.constraints.readings import check_readings
+from specrun.constraints.references import pointed_at
 from specrun.constraints.rules import grammar_text, json_literal
 
-__all__ = ["check_readings", "grammar_text", "json_literal", "read_grammar", "schema_rules", "schema_to_gbnf"]
+__all__ = [
+    "check_readings",
+    "grammar_text",
+    "json_literal",
+    "pointed_at",
+    "property_rules",
+    "read_grammar",
+    "schema_rules",
+    "schema_to_gbnf",
+]

@@ -42,6 +42,12 @@ def schema_rules(schema: Any, prefix: str = "") -> tuple[str, dict[str, str]]:
     return converter.rule(schema, "#"), converter.rules.named
 
 
+def property_rules(schema: Any, name: str, prefix: str) -> tuple[str, dict[str, str]]:
+    """The same for one of the schema's properties. Its references are those of the whole schema."""
+    converter = _Converter(schema, prefix)
+    return converter.rule(schema["properties"][name], f"#/properties/{name}"), converter.rules.named
+
+
 class _Converter:
     """Collects the grammar's rules, one for each part of the schema."""
 

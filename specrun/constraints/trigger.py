@@ -10,11 +10,12 @@ _BEGINNING, _REASONING, _FREE, _BOUND = range(4)
 
 @dataclass(frozen=True)
 class Trigger:
-    """Where a grammar begins to apply: behind `text`."""
+    """Where a grammar begins to apply: behind `text`, or behind one of `others`, which end as it does."""
 
     text: str  # if empty, the grammar applies at once, or directly behind the reasoning that the prompt began
     reasoning: tuple[str, str] | None = None  # the markers around reasoning at the beginning, where `text` is ignored
     is_open: bool = False  # whether the prompt ended within the reasoning
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class TriggerReader:
 
     def __init__(self, trigger: Trigger) -> None:
         self._text = trigger.text.encode()
+        self._texts = [self._text, *(text.encode() for text in trigger.others)]
         markers = trigger.reasoning or ("", "")
         self._open, self._close = markers[0].encode(), markers[1].encode()
         self.start = Progress(_BEGINNING) if self._open and self._text else self._behind_reasoning()
@@ -63,10 +65,10 @@ class TriggerReader:
                 return Progress(stage, _tail(before, self._close)), b""
             stage, data = self._behind_reasoning().stage, rest
         if stage == _FREE:
-            before, text, rest = data.partition(self._text)
-            if not text:
-                return Progress(stage, _tail(before, self._text)), b""
-            stage, data = _BOUND, rest
+            at, text = min(((at, text) for text in self._texts if (at := data.find(text)) >= 0), default=(-1, b""))
+            if at < 0:
+                return Progress(stage, _tail(data, max(self._texts, key=len))), b""
+            stage, data = _BOUND, data[at + len(text) :]
         return Progress(stage), data
 
     def _behind_reasoning(self) -> Progress:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Container, Generator, Iterator
+from collections.abc import Collection, Container, Generator, Iterable, Iterator
 
 from specrun.reading.deltas import CallDelta, Delta, Reader
 
@@ -112,7 +112,7 @@ class CallReader(Reader):
         """The latest call has more arguments."""
         return [Delta(call=CallDelta(self._n_calls - 1, arguments))] if arguments else []
 
-    def _read_json(self, names: Container[str] | None = None) -> Generator[Delta | None, None, bool]:
+    def _read_json(self, names: Collection[str] | None = None) -> Generator[Delta | None, None, bool]:
         """Tell a call, from the time when its name is known. names: as in `JsonCall`.
 
         Returns False if it was none, and its text is held again.
@@ -128,9 +128,19 @@ class CallReader(Reader):
             if call.is_call is not None or self._has_ended:
                 break
             yield None
+        if not is_told and self._is_cut and call.is_call is None and _may_be_call(call.text, names):
+            return True  # cut before its name: there is nothing to tell
         if not is_told:
             self._held = call.text + self._held
         return is_told
+
+
+def _may_be_call(begun: str, names: Iterable[str] | None) -> bool:
+    """Whether a call of one of these tools may begin like this. Without names, everything else was ruled out."""
+    if names is None:
+        return True
+    begun = "".join(begun.split())
+    return any(f'{{"name":"{name}"'.startswith(begun) for name in names)
 
 
 def _string(part: str) -> str | None:
@@ -153,7 +163,7 @@ PYTHON_TAG = "<|python_tag|>"
 class Llama3Reader(CallReader):
     """Reads an answer that may be such calls. An object that names a tool other than `tools` is the answer itself."""
 
-    def __init__(self, tools: Container[str]) -> None:
+    def __init__(self, tools: Collection[str]) -> None:
         super().__init__()
         self._tools = tools
 

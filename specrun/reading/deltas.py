@@ -48,12 +48,13 @@ class Reader:
     """Reads an answer, which is all of the text; other readers find more in it.
 
     _read: reads the held text from the answer's beginning to its end. It yields what it tells, and None where it needs
-        more text. _held: the text that came and was not read yet. _has_ended: whether nothing follows it.
+        more text. _held: the text that came and was not read yet. _has_ended: whether nothing follows it. _is_cut:
+        whether more would have followed, so that the beginning of a marker is a part of it and not text.
     """
 
     def __init__(self) -> None:
         self._held = ""
-        self._has_ended = False
+        self._has_ended = self._is_cut = False
         self._told = self._read()
 
     def _read(self) -> Iterator[Delta | None]:
@@ -66,9 +67,9 @@ class Reader:
         self._held += text
         return list(iter(lambda: next(self._told), None))
 
-    def finish(self) -> list[Delta]:
-        """What is added once it is known that nothing follows."""
-        self._has_ended = True
+    def finish(self, is_cut: bool = False) -> list[Delta]:
+        """What is added once it is known that nothing follows. is_cut: whether the model had not ended there."""
+        self._has_ended, self._is_cut = True, is_cut
         return self.push("")
 
     def parts(self, text: str) -> tuple[str, str]:
@@ -97,7 +98,10 @@ class Reader:
     def _follows(self, *tags: str) -> Generator[None, None, bool]:
         """Find out whether blanks, if any, and one of `tags` follow."""
         while not (begun := self._held.lstrip()).startswith(tags):
-            if self._has_ended or not any(tag.startswith(begun) for tag in tags):
+            may_follow = any(tag.startswith(begun) for tag in tags)
+            if self._is_cut and may_follow and begun.startswith("<"):
+                self._held = ""
+            if self._has_ended or not may_follow:
                 return False
             yield None
         return True
@@ -109,9 +113,11 @@ class Reader:
         """
         while True:
             at = min((at for at in map(self._held.find, markers) if at >= 0), default=None)
-            n_undecided = 0 if self._has_ended else undecided(self._held, markers)
+            n_undecided = 0 if self._has_ended and not self._is_cut else undecided(self._held, markers)
             n_before = len(self._held) - n_undecided if at is None else at
             yield from tell(self._take(len(self._held[:n_before].rstrip())))
+            if self._has_ended and at is None:
+                self._held = self._held[: len(self._held) - n_undecided]
             if at is not None or self._has_ended:
                 return at is not None
             yield None
@@ -132,8 +138,8 @@ class ThinkingReader(Reader):
         self._answer = answer
         self._is_open = is_open
 
-    def finish(self) -> list[Delta]:
-        return super().finish() + self._answer.finish()
+    def finish(self, is_cut: bool = False) -> list[Delta]:
+        return super().finish(is_cut) + self._answer.finish(is_cut)
 
     def _read(self) -> Iterator[Delta | None]:
         if self._is_open or (yield from self._follows(THINKING)):

@@ -15,6 +15,10 @@ from specrun.reading.calls import CallReader
 from specrun.reading.deltas import Delta, content, reasoning
 
 CHANNEL, MESSAGE, START, END, CONSTRAIN = "<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>"
+# How the answer's own channel begins, with and without the format of its text.
+FINAL_HEADERS = tuple(
+    f"{CHANNEL}final{form}{MESSAGE}" for form in ("", " json", f" {CONSTRAIN}json", f"{CONSTRAIN}json")
+)
 _MARKERS = (CHANNEL, START, END, "<|call|>", "<|return|>")
 _HEADERS = (*_MARKERS, MESSAGE, "to=")  # what a header begins with
 _CALLED = re.compile(r"to=functions\.([^\s<]+)")

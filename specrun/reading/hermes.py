@@ -48,6 +48,9 @@ class HermesReader(CallReader):
         while not (found := _FUNCTION.match(self._held)):
             begun = self._held.lstrip()
             may_begin = begun.startswith(_TAG) or _TAG.startswith(begun)
+            if self._is_cut and may_begin:
+                self._held = ""
+                return True
             if self._has_ended or len(begun) > _LONGEST_TAG or not may_begin:
                 return False
             yield None

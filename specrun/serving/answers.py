@@ -151,11 +151,10 @@ async def _additions(job: Job, new_reader: NewReader, keep_alive_s: float | None
             if isinstance(event, Piece):
                 addition = Answer(index, reader.push(event.text), event.logprobs)
             else:
-                addition = Answer(index, reader.finish(), completion=event)
+                is_cut = event.finish_reason != "stop"  # an interrupted stream is cut short, as a long answer is
+                addition = Answer(index, reader.finish(is_cut), completion=event)
             has_calls = has_calls or any(delta.call for delta in addition.deltas)
             if isinstance(event, Completion):
-                # An interrupted stream is cut short, as a long answer is.
-                is_cut = event.finish_reason != "stop"
                 addition.finish = "length" if is_cut else "tool_calls" if has_calls else "stop"
                 index, reader, has_calls = index + 1, new_reader(), False
             yield addition

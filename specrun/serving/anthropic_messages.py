@@ -79,12 +79,22 @@ class _Tool(Fields):
     name: Any = None
     description: Any = None
     input_schema: Any = None
+    strict: Any = None
 
 
 class _Choice(Fields):
     type: Annotated[Literal["", "auto", "any", "tool", "none"], must("be auto, any, tool or none")] = ""
     name: str | None = None
     disable_parallel_tool_use: bool = False
+
+
+class _OutputFormat(Fields):
+    type: Annotated[Literal["json_schema"], must("be json_schema")]
+    schema_: Any = Field(alias="schema")
+
+
+class _OutputConfig(Fields):
+    format: _OutputFormat | None = None
 
 
 class _AnthropicFields(Fields):
@@ -95,6 +105,8 @@ class _AnthropicFields(Fields):
     tools: Annotated[list[_Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] = Field([])
     tool_choice: _Choice = _Choice()
     thinking: _Thinking = _Thinking()
+    output_config: _OutputConfig = _OutputConfig()
+    output_format: _OutputFormat | None = None  # its name before it was output_config.format
 
 
 async def anthropic_messages(service: Service, request: Request) -> Response:
@@ -125,11 +137,15 @@ def openai_body(body: Mapping[str, Any], needs_length: bool = True) -> dict[str,
     # Tools of other types run on Anthropic's servers. The model is not told about them.
     tools = [tool for tool in given.tools if tool.type == "custom"]
     if tools:
-        result["tools"] = [_function(name=t.name, description=t.description, parameters=t.input_schema) for t in tools]
+        result["tools"] = [
+            _function(name=t.name, description=t.description, parameters=t.input_schema, strict=t.strict) for t in tools
+        ]
         choice = given.tool_choice
         named = _function(name=choice.name)
         result["tool_choice"] = named if choice.type == "tool" else _CHOICES[choice.type]
         result["parallel_tool_calls"] = not choice.disable_parallel_tool_use
+    if wanted := given.output_config.format or given.output_format:
+        result["response_format"] = {"type": "json_schema", "json_schema": {"schema": wanted.schema_}}
     if given.thinking.type == "disabled":
         result["reasoning_effort"] = "none"
     return result

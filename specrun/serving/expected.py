@@ -21,9 +21,9 @@ from specrun.reading.hermes import HermesReader
 from specrun.serving.answers import NewReader
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.bodies import Fields, must, parsed
-from specrun.serving.tools import ANY_OBJECT, Tools, call_grammar, read_tools
+from specrun.serving.tools import ANY_OBJECT, LONGEST_GRAMMAR, Tools, call_rules, read_tools
 
-_LONGEST_GRAMMAR = 2**18  # characters; llama.cpp needs a second and 300 MB for a million
+_NO_OBJECT = "[^{ \\n] [\\x00-\U0010ffff]*"  # a text that is no call in Llama's way
 _BLANKS = "[ \\n]{0,3}"  # between reasoning and answer
 
 
@@ -69,33 +69,39 @@ class Expected:
         return Llama3Reader(self.tools.schemas) if self.form.calls == "llama3" else HermesReader(self.tools.schemas)
 
     def _grammar(self, is_thinking: bool) -> tuple[str | None, Trigger | None]:
+        if self.form.calls == "harmony":
+            return self._harmony_grammar()
         reasoning = (THINKING, THINKING_END) if self.form.thinks else None
-        behind_reasoning = Trigger("", reasoning, is_open=True) if is_thinking else None
-        if self.schema is not None:
+        tools, roots, rules = self.tools, list[str](), dict[str, str]()
+        if self.schema is not None and not (tools and tools.forced):
             name, rules = schema_rules(self.schema)
-            if self.form.calls == "harmony":
-                # The final channel's header may have more than its name, so its end is waited for.
-                analysis = (f"{harmony.CHANNEL}analysis", harmony.END)
-                return grammar_text(name, rules), Trigger(harmony.MESSAGE, analysis)
-            return grammar_text(f"{_BLANKS} {name}" if is_thinking else name, rules), behind_reasoning
-        if self.tools is None:
+            roots.append(name)
+        if tools and self.form.calls and not (roots or tools.forced):
+            if self.form.calls == "hermes" or (self.form.calls == "coder" and tools.strict):
+                calls, rules = call_rules(self.form.calls, tools, is_begun=True)
+                return grammar_text(calls, rules), Trigger(hermes.OPEN, reasoning, is_thinking)
+            if not tools.strict:
+                return None, None
+            roots.append(_NO_OBJECT)
+        if tools and self.form.calls:
+            calls, more = call_rules(self.form.calls, tools)
+            roots, rules = [calls, *roots], rules | more
+        if not roots:
             return None, None
-        if self.tools.forced:
-            if self.form.calls == "harmony":
-                return grammar_text(*schema_rules(self.tools.schemas[self.tools.forced[0]])), None
-            gbnf = self._calls(self.tools, is_begun=False)
-            # The blank lines behind the reasoning.
-            return (gbnf.replace("root ::= ", f"root ::= {_BLANKS} ", 1) if is_thinking else gbnf), behind_reasoning
-        if self.form.calls == "hermes":
-            return self._calls(self.tools, is_begun=True), Trigger(hermes.OPEN, reasoning, is_thinking)
-        return None, None
+        root = " | ".join(roots)
+        # The blank lines behind the reasoning.
+        gbnf = grammar_text(f"{_BLANKS} ({root})" if is_thinking else root, rules)
+        return gbnf, Trigger("", reasoning, is_open=True) if is_thinking else None
 
-    def _calls(self, tools: Tools, is_begun: bool) -> str:
-        assert self.form.calls
-        gbnf = call_grammar(self.form.calls, tools, is_begun)
-        if len(gbnf) <= _LONGEST_GRAMMAR:
-            return gbnf
-        return call_grammar(self.form.calls, replace(tools, schemas=dict.fromkeys(tools.schemas, ANY_OBJECT)), is_begun)
+    def _harmony_grammar(self) -> tuple[str | None, Trigger | None]:
+        if self.tools and self.tools.forced:
+            return grammar_text(*schema_rules(self.tools.schemas[self.tools.forced[0]])), None
+        if self.schema is None:
+            return None, None
+        analysis = (f"{harmony.CHANNEL}analysis", harmony.END)
+        # The final channel's header may have more than its name, so its end is waited for. Calls have other channels.
+        headers = harmony.FINAL_HEADERS if self.tools else (harmony.MESSAGE,)
+        return grammar_text(*schema_rules(self.schema)), Trigger(headers[0], analysis, others=headers[1:])
 
 
 class _JsonSchema(Fields):
@@ -108,11 +114,26 @@ class _Format(Fields):
     json_schema: Any = Field({})
 
 
+_KNOWN = {"grammar", "response_format", "json_schema", "reasoning_format"}
+
+
 class _ExpectedFields(Fields):
     grammar: Any = None
+    # What other servers take, to hold answers to something. They would be promises that nobody keeps.
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    structured_outputs: Any = None
+    regex: Any = None
+    ebnf: Any = None
+    format: Any = None
     response_format: _Format = Field(default_factory=lambda: _Format.model_construct())
     json_schema: Any = None  # llama-server's
     reasoning_format: str = ""
+
+
+_OTHERS = [name for name in _ExpectedFields.model_fields if name not in _KNOWN]
 
 
 def read_expected(body: Mapping[str, Any], form: AnswerForm) -> Expected:
@@ -122,8 +143,6 @@ def read_expected(body: Mapping[str, Any], form: AnswerForm) -> Expected:
     if tools and form.calls is None:
         why = "cannot be used: the model's chat template has no calls of a known form"
         raise refused("tools", f"{why}; switch tools off in the program that asks")
-    if tools and schema is not None:
-        raise refused("tools", "and a format of the answer exclude each other; ask for one of them")
     if tools and form.calls == "harmony" and len(tools.forced) > 1:
         raise refused("tool_choice", "cannot be required with several tools for this model; name the function")
     return Expected(form, tools, schema, given.reasoning_format != "none")
@@ -133,6 +152,9 @@ def _schema(given: _ExpectedFields) -> Any:
     """The JSON schema of the answer; None if it may be any text. Raises ApiError."""
     if given.grammar:
         raise refused("grammar", "is not taken from requests, because a grammar can hang; send a json_schema")
+    for name in _OTHERS:
+        if getattr(given, name) is not None:
+            raise refused(name, "is not known here; send the schema as response_format, or a pattern within one")
     wanted = given.response_format
     if wanted.type == "json_object":
         schema, name = (ANY_OBJECT if wanted.schema_ is None else wanted.schema_), "response_format.schema"
@@ -152,6 +174,6 @@ def _schema(given: _ExpectedFields) -> Any:
         raise refused(name, "is nested too deeply; split it with $ref") from None
     except UsageError as error:
         raise ApiError(f"{name} cannot be used: {error}", param=name) from error
-    if len(gbnf) > _LONGEST_GRAMMAR:
-        raise refused(name, f"makes a grammar of more than {_LONGEST_GRAMMAR} characters; give a smaller schema")
+    if len(gbnf) > LONGEST_GRAMMAR:
+        raise refused(name, f"makes a grammar of more than {LONGEST_GRAMMAR} characters; give a smaller schema")
     return schema

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, InstanceOf
 
-from specrun.constraints import check_readings, grammar_text, json_literal, schema_rules, schema_to_gbnf
+from specrun.constraints import (
+    check_readings,
+    json_literal,
+    pointed_at,
+    property_rules,
+    schema_rules,
+    schema_to_gbnf,
+)
 from specrun.errors import UsageError
 from specrun.reading import hermes
 from specrun.reading.form import CallStyle
@@ -18,7 +25,13 @@ from specrun.serving.bodies import Fields, must, parsed
 MOST_TOOLS = 512
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _NO_ARGUMENTS: dict[str, Any] = {**ANY_OBJECT, "properties": {}}
+_DEFINITIONS = {"$defs", "definitions"}
+# What makes a schema allow other objects than its properties tell.
+_NOT_PLAIN = {"$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
 _ARGUMENTS = {"hermes": "arguments", "llama3": "parameters"}
+LONGEST_GRAMMAR = 2**18  # characters; llama.cpp needs a second and 300 MB for a million
+# The name of a parameter that the schema does not name.
+_ANY_NAME = "[^<>\\n]{1,64}"
 # Text up to </parameter>. It may not have "</p" in it: a grammar would have to count letters to allow the rest.
 _TEXT = {"text": '([^<] | "<" [^/] | "</" [^p])*'}
 _NAME = r"^[a-zA-Z0-9_.:-]{1,128}$"
@@ -53,12 +66,14 @@ class Tools:
 
     declared: the tools in OpenAI's shape, for the chat template. schemas: the JSON schema of each tool's arguments by
     name; that of any object for a tool whose own schema a grammar cannot express.
+    strict: the tools whose arguments must be valid by their schemas, whatever the choice is.
     forced: the tools of which the answer must call some; empty if it may call none.
     is_parallel: whether an answer may have several calls. It has a single call if the request names the tool.
     """
 
     declared: list[dict[str, Any]] = field(default_factory=list)
     schemas: Mapping[str, Any] = field(default_factory=dict)
+    strict: frozenset[str] = frozenset()
     forced: tuple[str, ...] = ()
     is_parallel: bool = True
 
@@ -74,12 +89,14 @@ def read_tools(body: Mapping[str, Any]) -> Tools | None:
     is_parallel = given.parallel_tool_calls and not isinstance(given.tool_choice, dict)
     # Templates look for all three fields.
     declared = [function.model_dump(include={"name", "description", "parameters"}) for function in functions]
-    return Tools([{"type": "function", "function": function} for function in declared], schemas, forced, is_parallel)
+    told = [{"type": "function", "function": function} for function in declared]
+    strict = frozenset(function.name for function in functions if function.strict is True)
+    return Tools(told, _of_fitting_size(schemas, strict), strict, forced, is_parallel)
 
 
 def _schema(i: int, function: _Function) -> Any:
     """What the grammar holds the arguments to. Only `strict` insists that it is the whole schema."""
-    schema = function.parameters
+    schema = _of_object(function.parameters)
     try:
         check_readings(schema)
         schema_to_gbnf(schema)
@@ -87,7 +104,31 @@ def _schema(i: int, function: _Function) -> Any:
         if function.strict is True:
             raise refused(f"tools[{i}].function.parameters", f"cannot be enforced, as strict asks: {error}") from error
         return ANY_OBJECT
-    return schema if schema.get("type") == "object" else ANY_OBJECT
+    return schema
+
+
+def _of_object(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of the objects that `schema` allows; that of any object, where it is not plain."""
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and isinstance(target := pointed_at(schema, reference), dict):
+        schema = {key: value for key, value in schema.items() if key in _DEFINITIONS} | target
+    kinds = schema.get("type", "object")
+    is_plain = "object" in (kinds if isinstance(kinds, list) else [kinds]) and not _NOT_PLAIN & schema.keys()
+    return schema | ANY_OBJECT if is_plain else ANY_OBJECT
+
+
+def _of_fitting_size(schemas: dict[str, Any], strict: Container[str]) -> dict[str, Any]:
+    """The schemas, with any object for the largest ones if the grammar of all would be too large. Raises ApiError."""
+    sizes = {name: sum(map(len, schema_rules(schema)[1].values())) for name, schema in schemas.items()}
+    room, result = LONGEST_GRAMMAR // 2, dict(schemas)  # names of rules take as much
+    for name in sorted(schemas, key=lambda name: (name not in strict, sizes[name])):
+        room -= sizes[name]
+        if room < 0 and name in strict:
+            raise refused("tools", f"have schemas that are too large together to enforce {name}, as strict asks")
+        if room < 0:
+            result[name] = ANY_OBJECT
+            room += sizes[name]
+    return result
 
 
 def _forced(choice: Any, names: list[str]) -> tuple[str, ...] | None:
@@ -107,17 +148,20 @@ def _forced(choice: Any, names: list[str]) -> tuple[str, ...] | None:
     return (name,)
 
 
-def call_grammar(style: CallStyle, tools: Tools, is_begun: bool = False) -> str:
-    """The grammar of an answer that consists of calls. is_begun: behind the first <tool_call>; not for Llama's way."""
+def call_rules(style: CallStyle, tools: Tools, is_begun: bool = False) -> tuple[str, dict[str, str]]:
+    """An expression for an answer that consists of calls, and the rules that it needs.
+
+    is_begun: behind the first <tool_call>; not for Llama's way.
+    """
     names = tools.forced or tuple(tools.schemas)
     rules: dict[str, str] = {}
     calls = [_call(style, name, tools.schemas[name], f"t{i}-", rules) for i, name in enumerate(names)]
     rules["call"] = " | ".join(calls)
     if style == "llama3":
-        return grammar_text('call (";" ws call)*' if tools.is_parallel else "call", rules)
+        return ('call (";" ws call)*' if tools.is_parallel else "call"), rules
     rules["rest"] = f'ws call ws "{hermes.CLOSE}"'
     more = f' (ws "{hermes.OPEN}" rest)*' if tools.is_parallel else ""
-    return grammar_text(("" if is_begun else f'"{hermes.OPEN}" ') + "rest" + more, rules)
+    return ("" if is_begun else f'"{hermes.OPEN}" ') + "rest" + more, rules
 
 
 def _call(style: CallStyle, name: str, schema: Any, prefix: str, rules: dict[str, str]) -> str:
@@ -131,14 +175,18 @@ def _call(style: CallStyle, name: str, schema: Any, prefix: str, rules: dict[str
 
 
 def _parameters(schema: Mapping[str, Any], prefix: str, rules: dict[str, str]) -> Iterable[str]:
-    """GBNF expressions for the parameters in the order of the schema."""
+    """GBNF expressions for the parameters in the order of the schema; for any, where it names none."""
     rules.update(_TEXT)
-    required = schema.get("required", [])
-    for i, (name, argument) in enumerate(schema.get("properties", {}).items()):
+    required, properties = schema.get("required", []), schema.get("properties")
+    if not properties:
+        others = schema.get("additionalProperties", properties is None)
+        if others is not False:
+            yield f'("<parameter=" {_ANY_NAME} ">\\n" text "\\n</parameter>\\n")*'
+        return
+    for i, (name, argument) in enumerate(properties.items()):
         value = _text(argument) if isinstance(argument, dict) else "text"
         if isinstance(argument, dict) and argument.get("type") not in (None, "string"):
-            definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-            value, more = schema_rules(definitions | argument, f"{prefix}{i}-")
+            value, more = property_rules(schema, name, f"{prefix}{i}-")
             rules.update(more)
         parameter = f'{_literal(f"<parameter={name}>")} "\\n" {value} "\\n</parameter>\\n"'
         yield parameter if name in required else f"({parameter})?"

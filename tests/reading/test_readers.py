@@ -98,6 +98,29 @@ def test_calls_of_qwens_coders() -> None:
     assert told_however_cut(hermes, cut_off) == Told("Look:", calls=[("weather", '{"city": "12"')])
 
 
+@pytest.mark.parametrize("rest", [CALL, "<tool_call><function=clock>\n</function>\n</tool_call>"])
+def test_no_part_of_a_tag_is_told_wherever_a_text_is_cut(rest: str) -> None:
+    for text in (f"<think>hm</think>\n\nI look.\n{rest}\n{rest}", f"{rest}\n{rest}"):
+        for end in range(len(text) + 1):
+            reader = partial(ThinkingReader, HermesReader(TOOLS), False)
+            result = told(reader, text[:end], is_cut=True)
+            assert "I look.".startswith(result.content.strip()), text[:end]
+            assert result.reasoning in ("", "h", "hm"), text[:end]
+
+
+def test_only_calls_are_left_out_of_texts_that_were_cut() -> None:
+    for text, content in (
+        ('{"na', ""),
+        ('{"name": "clo', ""),
+        ('{"name": "Ad', '{"name": "Ad'),
+        ('{"a', '{"a'),
+        ("a <", "a "),
+    ):
+        reader = hermes if "<" in text else llama3
+        assert told_however_cut(reader, text, is_cut=True) == Told(content), text
+    assert told_however_cut(HarmonyReader, " to", is_cut=True) == Told(" to")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -31,20 +31,20 @@ class Told:
                 self.calls[-1] = (name, arguments + call.arguments)
 
 
-def told(new_reader: Callable[[], Reader], *pieces: str) -> Told:
-    """What a reader tells of a text in these pieces."""
+def told(new_reader: Callable[[], Reader], *pieces: str, is_cut: bool = False) -> Told:
+    """What a reader tells of a text in these pieces. is_cut: whether the text was cut off."""
     reader, result = new_reader(), Told()
     for piece in pieces:
         result.add(reader.push(piece))
-    result.add(reader.finish())
+    result.add(reader.finish(is_cut))
     return result
 
 
-def told_however_cut(new_reader: Callable[[], Reader], text: str) -> Told:
+def told_however_cut(new_reader: Callable[[], Reader], text: str, is_cut: bool = False) -> Told:
     """The same for every cut of `text` into two pieces, and into single characters; it must not depend on the cut."""
-    whole = told(new_reader, text)
+    whole = told(new_reader, text, is_cut=is_cut)
     for i in range(len(text)):
-        assert told(new_reader, text[:i], text[i:]) == whole, (text[:i], text[i:])
-    assert told(new_reader, *text) == whole
-    assert told(new_reader, *(part for character in text for part in ("", character))) == whole
+        assert told(new_reader, text[:i], text[i:], is_cut=is_cut) == whole, (text[:i], text[i:])
+    assert told(new_reader, *text, is_cut=is_cut) == whole
+    assert told(new_reader, *(part for character in text for part in ("", character)), is_cut=is_cut) == whole
     return whole

@@ -1,4 +1,4 @@
-"""A server that several tests of a file ask."""
+"""Servers that several tests of a file ask."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from specrun.catalog import embedded
+from specrun.speculation.method import OFF
+from tests.models import CHAT_TEMPLATE, edited
 from tests.serving.browser import BROWSER
 from tests.serving.running import Server, running
 
@@ -22,3 +25,11 @@ def server() -> Iterator[Server]:
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright, playwright.chromium.launch(executable_path=BROWSER) as browser:
         yield browser
+
+
+@pytest.fixture(scope="module")
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+    """Servers of the embedded pair with another template: with trees, and without speculation."""
+    file = edited(tmp_path_factory.mktemp("pair") / "pair.gguf", embedded.TARGET, {CHAT_TEMPLATE: request.param})
+    with running(file) as trees, running(file, plan=OFF.plan()) as off:
+        yield trees, off
