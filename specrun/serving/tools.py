@@ -25,6 +25,7 @@ from specrun.serving.bodies import Fields, must, parsed
 MOST_TOOLS = 512
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _NO_ARGUMENTS: dict[str, Any] = {**ANY_OBJECT, "properties": {}}
+_MOST_FOLLOWED = 16  # references and alternatives in each other
 _DEFINITIONS = {"$defs", "definitions"}
 # What makes a schema allow other objects than its properties tell.
 _NOT_PLAIN = {"$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
@@ -185,16 +186,31 @@ def _parameters(schema: Mapping[str, Any], prefix: str, rules: dict[str, str]) -
         return
     for i, (name, argument) in enumerate(properties.items()):
         value = _text(argument) if isinstance(argument, dict) else "text"
-        if isinstance(argument, dict) and argument.get("type") not in (None, "string"):
+        is_named = isinstance(argument, dict) and argument.get("type", "string") != "string"
+        if is_named or not _may_be_text(argument, schema):
             value, more = property_rules(schema, name, f"{prefix}{i}-")
             rules.update(more)
         parameter = f'{_literal(f"<parameter={name}>")} "\\n" {value} "\\n</parameter>\\n"'
         yield parameter if name in required else f"({parameter})?"
 
 
+def _may_be_text(argument: Any, schema: Mapping[str, Any], depth: int = 0) -> bool:
+    """Whether an argument may be a text, which stands there without quotes."""
+    if not isinstance(argument, dict) or depth > _MOST_FOLLOWED:
+        return True
+    if isinstance(argument.get("$ref"), str):
+        return _may_be_text(pointed_at(schema, argument["$ref"]), schema, depth + 1)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(argument.get(key), list):
+            return any(_may_be_text(part, schema, depth + 1) for part in argument[key])
+    values = argument.get("enum", [argument["const"]] if "const" in argument else None)
+    kinds = argument.get("type", "string")
+    return any(isinstance(value, str) for value in values) if isinstance(values, list) else "string" in kinds
+
+
 def _text(argument: Mapping[str, Any]) -> str:
     """A GBNF expression for a text that stands without quotes."""
-    choices = argument.get("enum")
+    choices = [argument["const"]] if "const" in argument else argument.get("enum")
     if isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices):
         return f"({' | '.join(map(_literal, choices))})"
     if "minLength" in argument or "maxLength" in argument:

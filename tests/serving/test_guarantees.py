@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from specrun.catalog import embedded
+from specrun.constraints import grammar_text
+from specrun.llama import LlamaModel
+from specrun.llama.grammar import Grammar
 from specrun.serving.anthropic_messages import openai_body
 from specrun.serving.api_error import ApiError
-from specrun.serving.tools import read_tools
+from specrun.serving.tools import call_rules, read_tools
 from specrun.speculation.method import OFF
 from tests.serving.running import CHAT, Json, Server, running
 from tests.serving.templates import LLAMA31, QWEN3
@@ -51,6 +55,32 @@ def test_calls_or_answers_are_the_same_without_speculation(pair: tuple[Server, S
             assert json.loads(texts[0]).keys() == {"city", "days"}
         for call in answers[0]["message"].get("tool_calls", ()) if answers[0]["finish_reason"] == "tool_calls" else ():
             json.loads(call["function"]["arguments"])
+
+
+def test_arguments_of_qwens_coders_are_json_unless_they_may_be_texts() -> None:
+    parameters = {
+        "type": "object",
+        "properties": {
+            "days": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "place": {"$ref": "#/$defs/place"},
+            "unit": {"const": "C"},
+            "free": True,
+            "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        },
+        "$defs": {"place": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}},
+        "required": ["days", "place", "unit", "note"],
+    }
+    tools = read_tools({"tools": [{"type": "function", "function": {"name": "a", "parameters": parameters}}]})
+    assert tools is not None
+    text = "<tool_call><function=a>\n" + "".join(
+        f"<parameter={name}>\n{value}\n</parameter>\n"
+        for name, value in (("days", "3"), ("place", '{"x": 1}'), ("unit", "C"), ("note", "any"))
+    )
+    end = "</function></tool_call>"
+    with LlamaModel(embedded.TARGET) as model, Grammar(grammar_text(*call_rules("coder", tools)), model) as grammar:
+        for good, bad in ((text, ""), ("3\n", "many\n"), ('{"x": 1}', "here"), ("\nC\n", "\nF\n")):
+            given = text.replace(good, bad) + end if bad else text + end
+            assert grammar.is_complete(model.tokenize(given, add_special=False)) == (not bad), given
 
 
 ANY_ARGUMENTS: list[Json] = [
