@@ -38,8 +38,8 @@ from specrun.speculation.drafters.cost_aware import ADAPTIVE, CostAwareDrafter
 from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter, sharpness_at
 from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.growth import ModelCandidates
+from specrun.speculation.papers import sequoia
 from specrun.speculation.papers.growers import LevelDrafter, opt_tree
-from specrun.speculation.planning import sequoia
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.planning.guide import Guide, PassRecord, RunCosts

@@ -19,7 +19,7 @@ from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.drafters.static import MAX_DEPTH
 from specrun.speculation.method import Plan
-from specrun.speculation.planning import sequoia
+from specrun.speculation.papers import sequoia
 from specrun.speculation.planning.calibration import MAX_RANK
 from specrun.speculation.shape import MAX_LEAVES, TreeShape
 

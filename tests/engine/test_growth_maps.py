@@ -14,8 +14,8 @@ from specrun.llama.context import rows_along
 from specrun.sampling import Distribution, Sampler, SamplingParameters
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.papers.node_rules import residual
+from specrun.speculation.papers.sequoia import expected_lengths
 from specrun.speculation.planning.calibration import MAX_RANK
-from specrun.speculation.planning.sequoia import expected_lengths
 from tests.engines import code_prompts, engine
 
 N_DRAWS = 8

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from specrun.speculation.planning.sequoia import best_shape
+from specrun.speculation.papers.sequoia import best_shape
 from specrun.speculation.shape import TreeShape
 from specrun.views.tree_view import ShapeView, caption
 

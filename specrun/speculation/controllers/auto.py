@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from specrun.speculation.controllers.arm import Arm, ExpectedPlan, arms_of, most_promising
 from specrun.speculation.controllers.purse import Checks, Purse
+from specrun.speculation.controllers.stakes import Stakes
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.guide import Guide, PassRecord
 
@@ -15,7 +16,6 @@ from specrun.speculation.planning.guide import Guide, PassRecord
 # simulations of tests/speculation/controllers.
 _AGING = 0.995  # factor on what was seen of a plan after each pass of another plan, so that the prior counts again
 _LOOKS = 5  # tokens over which the draft is first only compared with the target, where the purse cannot pay for
-_FEWEST_LOOKS = 3  # draft passes that the purse must pay for before a plan is taken up
 # A path may be so many tokens long, and so many times as long as the longest that was accepted: chances of long copies,
 # of which few were seen, are believed too soon.
 _LEAST_DEEP, _DEEPER = 8, 2.0
@@ -27,14 +27,7 @@ _TRIED_EVERY = 16
 _NEAR = 2.0  # plain decoding is not checked while the plan's rate is above this
 _LEAST_LEARNED = 8  # passes that teach anything worth keeping
 _BEHIND = 8  # tokens that the draft model has to read with which the next pass tells nothing of its speed
-_READING = 0.3  # of a draft pass over one token, for each token that the draft reads with many others
-_HOPELESS = 0.6  # a plan that was learned to be slower is never tried
 _EXPECTED_CHANCE = 0.7  # that a drafted token is right, for the rate that is expected before any was seen
-_USUAL_CHANCE = 0.8  # the same where the draft is a good one, for whether it may win at all
-_WORTH_READING = 10.0  # plain passes that this may take for a plan that may be twice as fast as plain decoding
-_SOURCES_MS = 0.3  # at most, of our own work in a pass with draft sources
-_UNSEEN = 0.01  # share of a plain pass that nobody sees
-_PAID_BACK = 20.0  # the same where nothing is known but what passes take; a draft mostly takes longer than expected
 
 
 class Auto:
@@ -57,6 +50,7 @@ class Auto:
     ) -> None:
         self.guide: Guide = guide
         self._is_tuned = is_tuned
+        self._stakes = Stakes(guide, is_tuned)
         self._arms = arms_of(expected)
         self._off = self._arms[0]
         self._held = most_promising(self._arms)
@@ -70,7 +64,6 @@ class Auto:
         self._looks = 0
         self._longest = 0.0  # tokens that a recent pass committed, at most
         self._is_looking = False  # the draft is only compared with what the target writes
-        self._ctx = 0
         self._n_passes = 0
         self._unread: list[PassRecord] = []  # passes of which nothing was learned yet
         self._expect()
@@ -179,7 +172,7 @@ class Auto:
 
     def _learn(self, record: PassRecord) -> None:
         is_plain = self._is_check or not self.guide.knows_plain
-        self._ctx = record.ctx
+        self._stakes.ctx = record.ctx
         self._n_passes += 1
         is_catching_up = not is_plain and self._is_behind
         knew_plain = self.guide.knows_plain
@@ -250,7 +243,7 @@ class Auto:
         is_slow = passes >= _LEAST_PASSES and rate + error < _LOSES
         is_hopeless = not self._is_tuned and observed < 1 and not self._may_win(self._held)
         loses = (self._purse.balance < 0 and proven < 1) or is_slow or is_hopeless
-        if loses and not self._is_free(self._held):
+        if loses and not self._stakes.is_free(self._held):
             self._abandon()
         elif passes >= _LEAST_PASSES:
             text = math.sqrt(rate / self._held.rate)
@@ -258,13 +251,6 @@ class Auto:
             best = max([self._off, *others], key=lambda arm: arm.estimate(plain, text)[0])
             if best.estimate(plain, text)[0] > rate + error:
                 self._change(best)
-
-    def _is_free(self, arm: Arm) -> bool:
-        """Whether the plan is as good as plain decoding where it guesses nothing. It then stays; with an empty purse
-        only guesses that are not expected to lose are checked.
-        """
-        is_drafting = arm.plan.drafts and arm.plan.can_shrink and not arm.plan.method.needs_draft
-        return is_drafting and self.guide.plain_ms(self._ctx) > _SOURCES_MS / _UNSEEN
 
     def _abandon(self) -> None:
         """Go on with the draft sources alone if the plan has any, because they cost little; else plainly."""
@@ -290,31 +276,6 @@ class Auto:
         if is_known or self._can_pay(best.plan):
             self._change(best)
 
-    def _may_win(self, arm: Arm) -> bool:
-        """Whether a plan may win by enough to pay for what its draft has to read first.
-
-        Without a profile, pass times decide: reading a prompt tells what a further token costs at least.
-        """
-        needs_draft = arm.plan.method.needs_draft
-        reading = _READING * self._n_unread * self._level() if needs_draft else 0.0
-        if arm.is_known:
-            return sum(arm.prior()) >= 1 + reading / _WORTH_READING
-        # What earlier runs learned rests on other texts.
-        plain_ms = self.guide.plain_ms(self._ctx)
-        best = self.guide.chain_rate(_USUAL_CHANCE, self._ctx) if needs_draft else sum(arm.prior())
-        cost = reading / _PAID_BACK if needs_draft else _SOURCES_MS / plain_ms
-        return best >= 1 + cost and arm.rate > _HOPELESS
-
-    def _can_pay(self, plan: Plan) -> bool:
-        """Whether the purse pays for a few draft passes and the smallest tree of the plan."""
-        smallest = self._cost(plan.smallest)
-        if not plan.method.needs_draft:
-            return smallest <= self._purse.balance
-        looks = _FEWEST_LOOKS * self._level()
-        # Where pass times were measured, an adaptive plan grows no tree that is expected to lose more than the purse.
-        is_bounded = plan.can_shrink and self._is_tuned
-        return (looks if is_bounded else max(looks, smallest)) <= self._purse.balance
-
     def _change(self, arm: Arm) -> None:
         for other in self._arms:
             if other is not self._held:
@@ -329,7 +290,7 @@ class Auto:
             arm = self._held
             rate = arm.estimate(self._plain())[0]
             if not arm.is_known and arm.plan.method.needs_draft:
-                rate = max(rate, self.guide.chain_rate(_EXPECTED_CHANCE, self._ctx))
+                rate = max(rate, self.guide.chain_rate(_EXPECTED_CHANCE, self._stakes.ctx))
             self.guide.expect(max(rate, 1.0) * 1e-3 / self._plain())
 
     def _sized(self, arm: Arm) -> Plan:
@@ -346,21 +307,18 @@ class Auto:
         if is_known or not plan.can_shrink or not plan.method.needs_draft:
             return plan
         knows_draft = max(self._looks, self.guide.calibration.n_counted) >= _LOOKS
-        if not knows_draft and not self.guide.can_lose(self.guide.most_lost_ms, self._ctx):
+        if not knows_draft and not self.guide.can_lose(self.guide.most_lost_ms, self._stakes.ctx):
             self._is_looking = True
             self.guide.most_lost_ms = -math.inf
             return plan.smallest
-        return replace(plan, depth=max(1, min(plan.depth, int(self._purse.balance / 2 / self._level()))))
+        return replace(plan, depth=max(1, min(plan.depth, int(self._purse.balance / 2 / self._stakes.level()))))
 
-    def _cost(self, plan: Plan) -> float:
-        """What a pass of the plan costs more than a plain one, if all of its budget is used, in plain passes."""
-        n_levels = min(plan.depth, plan.budget - 1) if plan.method.needs_draft else 0
-        return self.guide.tree_ms(plan.budget, n_levels, self._ctx) * 1e-3 / self._plain() - 1
+    def _may_win(self, arm: Arm) -> bool:
+        return self._stakes.may_win(arm, self._n_unread)
 
-    def _level(self) -> float:
-        """What a draft pass over one token takes, in plain passes."""
-        return float(self.guide.levels_row(self._ctx)[1]) * 1e-3 / self._plain()
+    def _can_pay(self, plan: Plan) -> bool:
+        return self._stakes.can_pay(plan, self._purse.balance)
 
     def _plain(self) -> float:
         """Seconds of a plain pass."""
-        return self.guide.plain_ms(self._ctx) * 1e-3
+        return self._stakes.plain()

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from specrun.sampling import Distribution
-from specrun.speculation.planning import sequoia
+from specrun.speculation.papers import sequoia
+from specrun.speculation.papers.sequoia import best_shape, choose, expected_lengths, pass_ms
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
-from specrun.speculation.planning.sequoia import best_shape, choose, expected_lengths, pass_ms
 from specrun.speculation.shape import TreeShape
 
 LARGEST = 8

@@ -1,0 +1,75 @@
+"""What the plans of `auto` may cost and win here, by what passes take, before and beside what is seen of them."""
+
+from __future__ import annotations
+
+from specrun.speculation.controllers.arm import Arm
+from specrun.speculation.method import Plan
+from specrun.speculation.planning.guide import Guide
+
+# Times are counted in plain passes. The constants were chosen in the simulations of tests/speculation/controllers.
+_FEWEST_LOOKS = 3  # draft passes that the purse must pay for before a plan is taken up
+_READING = 0.3  # of a draft pass over one token, for each token that the draft reads with many others
+_HOPELESS = 0.6  # a plan that was learned to be slower is never tried
+_USUAL_CHANCE = 0.8  # that a token of a good draft is right, for whether it may win at all
+_WORTH_READING = 10.0  # plain passes that this may take for a plan that may be twice as fast as plain decoding
+_PAID_BACK = 20.0  # the same where nothing is known but what passes take; a draft mostly takes longer than expected
+_SOURCES_MS = 0.3  # at most, of our own work in a pass with draft sources
+_UNSEEN = 0.01  # share of a plain pass that nobody sees
+
+
+class Stakes:
+    """What plans may cost and win.
+
+    guide: pass times. is_tuned: whether `specrun tune` measured them. ctx: tokens of the text that is written, which
+    the caller keeps true.
+    """
+
+    def __init__(self, guide: Guide, is_tuned: bool) -> None:
+        self.ctx = 0
+        self._guide = guide
+        self._is_tuned = is_tuned
+
+    def is_free(self, arm: Arm) -> bool:
+        """Whether the plan is as good as plain decoding where it guesses nothing. It then stays; with an empty purse
+        only guesses that are not expected to lose are checked.
+        """
+        is_drafting = arm.plan.drafts and arm.plan.can_shrink and not arm.plan.method.needs_draft
+        return is_drafting and self._guide.plain_ms(self.ctx) > _SOURCES_MS / _UNSEEN
+
+    def may_win(self, arm: Arm, n_unread: int) -> bool:
+        """Whether a plan may win by enough to pay for what its draft has to read first.
+
+        Without a profile, pass times decide: reading a prompt tells what a further token costs at least.
+        """
+        needs_draft = arm.plan.method.needs_draft
+        reading = _READING * n_unread * self.level() if needs_draft else 0.0
+        if arm.is_known:
+            return sum(arm.prior()) >= 1 + reading / _WORTH_READING
+        # What earlier runs learned rests on other texts.
+        plain_ms = self._guide.plain_ms(self.ctx)
+        best = self._guide.chain_rate(_USUAL_CHANCE, self.ctx) if needs_draft else sum(arm.prior())
+        cost = reading / _PAID_BACK if needs_draft else _SOURCES_MS / plain_ms
+        return best >= 1 + cost and arm.rate > _HOPELESS
+
+    def can_pay(self, plan: Plan, balance: float) -> bool:
+        """Whether the purse pays for a few draft passes and the smallest tree of the plan."""
+        smallest = self.cost(plan.smallest)
+        if not plan.method.needs_draft:
+            return smallest <= balance
+        looks = _FEWEST_LOOKS * self.level()
+        # Where pass times were measured, an adaptive plan grows no tree that is expected to lose more than the purse.
+        is_bounded = plan.can_shrink and self._is_tuned
+        return (looks if is_bounded else max(looks, smallest)) <= balance
+
+    def cost(self, plan: Plan) -> float:
+        """What a pass of the plan costs more than a plain one, if all of its budget is used, in plain passes."""
+        n_levels = min(plan.depth, plan.budget - 1) if plan.method.needs_draft else 0
+        return self._guide.tree_ms(plan.budget, n_levels, self.ctx) * 1e-3 / self.plain() - 1
+
+    def level(self) -> float:
+        """What a draft pass over one token takes, in plain passes."""
+        return float(self._guide.levels_row(self.ctx)[1]) * 1e-3 / self.plain()
+
+    def plain(self) -> float:
+        """Seconds of a plain pass."""
+        return self._guide.plain_ms(self.ctx) * 1e-3
