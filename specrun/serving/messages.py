@@ -104,7 +104,7 @@ def _call(call: _Call, form: AnswerForm) -> dict[str, Any]:
 
 
 def _parsed(arguments: str) -> str | dict[str, Any]:
-    """The object, in whole characters, or the text if it is none: an answer that was cut off may have left half of one."""
+    """The object, in whole characters, or the text if it is none, as an answer that was cut off may have left it."""
     try:
         value = json.loads(whole_characters(json.dumps(json.loads(arguments or "{}"), ensure_ascii=False)))
     except (ValueError, RecursionError):
