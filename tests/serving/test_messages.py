@@ -66,7 +66,7 @@ def test_gpt_oss_gets_its_channels() -> None:
 def test_half_a_character_in_a_calls_arguments_is_replaced() -> None:
     function = {"name": "weather", "arguments": '{"city": "\\ud83d", "at": "\\ud83d\\ude00"}'}
     called = [*CONVERSATION[:2], {"role": "assistant", "tool_calls": [{"id": "c1", "function": function}]}]
-    assert '{"city": "\ufffd", "at": "\U0001f600"}' in rendered(QWEN3, called)
+    assert '{"city": "\ufffd", "at": "\U0001f600"}' in rendered(LLAMA31, called)
 
 
 def test_half_of_an_object_is_passed_on_as_text() -> None:
