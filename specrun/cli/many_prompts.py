@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from specrun.cli.prompt_input import PromptLine
+from specrun.display_text import duration_text, rate_text
 from specrun.engine.completion import Completion
 from specrun.engine.many import write_many
 from specrun.engine.model import Model
@@ -134,6 +135,7 @@ class _Asking:
     n_done: int = 0
     n_tokens: int = 0
     exit_code: int = 0
+    started: float = field(default_factory=time.monotonic)
 
     @property
     def is_over(self) -> bool:
@@ -169,16 +171,22 @@ class _Asking:
         for line in lines:
             output.note(line)
         self.n_done += 1
-        self.n_tokens += len(found.token_ids)
 
-    def progress(self, started: float) -> str:
-        """How far it is, for a line on a terminal. started: in seconds of `time.monotonic`."""
-        seconds = max(time.monotonic() - started, 1e-3)
+    def count(self, n_tokens: int) -> None:
+        self.n_tokens += n_tokens
+
+    def progress(self) -> str:
+        """How far it is, for a line on a terminal."""
+        seconds = time.monotonic() - self.started
         known = "" if self.known is None else f" of {self.known}"
-        left = ""
-        if self.known and self.n_tokens:
-            left = left_text(seconds * (self.known - self.n_done) / max(self.n_done, 1))
-        return f"{self.n_done}{known} texts, {self.n_tokens / seconds:.1f} tokens/s{left}, Ctrl-C stops"
+        left = left_text(seconds * (self.known - self.n_done) / self.n_done) if self.known and self.n_done else ""
+        return f"{self.n_done}{known} texts, {rate_text(self.n_tokens / seconds)} tokens/s{left}, Ctrl-C stops"
+
+    def summary(self) -> str:
+        """What was written, for a line at the end."""
+        seconds = time.monotonic() - self.started
+        rate = rate_text(self.n_tokens / seconds)
+        return f"{self.n_done} texts, {self.n_tokens} tokens in {duration_text(seconds)}, {rate} tokens/s"
 
 
 def write_lines(
@@ -188,9 +196,10 @@ def write_lines(
 
     known: how many lines there are; None if more may come. is_shown: whether progress may be drawn on the terminal.
     """
-    asking, started = _Asking(lines, writer, answers, known), time.monotonic()
-    shown = output.activity(lambda: asking.progress(started)) if is_shown else nullcontext()
+    asking = _Asking(lines, writer, answers, known)
+    shown = output.activity(asking.progress) if is_shown else nullcontext()
     with InterruptFlag() as interrupted, shown:
-        for asked, found in write_many(model, asking, interrupted=interrupted):
+        for asked, found in write_many(model, asking, interrupted=interrupted, count=asking.count):
             asking.add(asked, found)
+    output.hint(asking.summary())
     return INTERRUPTED_EXIT_CODE if interrupted() else asking.exit_code

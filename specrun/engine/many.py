@@ -102,12 +102,17 @@ class _OneOfMany(LaneText, Generic[Key]):
 
 
 def write_many(
-    model: Model, source: Source[Key], n: int | None = None, interrupted: Callable[[], bool] = never
+    model: Model,
+    source: Source[Key],
+    n: int | None = None,
+    interrupted: Callable[[], bool] = never,
+    count: Callable[[int], None] = lambda _: None,
 ) -> Iterator[tuple[Key, Completion | PromptError]]:
     """Write all texts of a source, and yield each when it is complete, or why it cannot be written.
 
     n: most texts at a time; None for as many as the model has lanes. interrupted: asked after every pass; the texts
-    that are being written then end as they are, and no further one begins. Raises LlamaError.
+    that are being written then end as they are, and no further one begins. count: called with the tokens that each pass
+    committed. Raises LlamaError.
     """
     engines = model.lanes.engines[:n]
     together: Together[_OneOfMany[Key]] = Together(model.lanes, lambda busy: _emptied(engines, busy))
@@ -134,6 +139,7 @@ def write_many(
             continue
         for text, done in together.advance():
             text.completion.add(done)
+            count(len(done.tokens))
             if text.completion.is_over:
                 together.texts.remove(text)
                 text.completion.end()

@@ -110,6 +110,16 @@ def test_a_line_that_failed_is_tried_again_and_the_others_are_not(here: SpecrunH
     assert json.loads(after[0])["completion_tokens"] == 2
 
 
+@pytest.mark.slow
+def test_two_processes_do_not_write_one_file(specrun: Specrun, tmp_path: Path) -> None:
+    file, out = lines(tmp_path), tmp_path / "answers.jsonl"
+    first = specrun.start("generate", *OPTIONS, "-f", file, "-np", "1", "--output", out, stdin=subprocess.PIPE)
+    wait_until(out.exists, "the first run has begun")
+    specrun("generate", *OPTIONS, "-f", file, "--output", out).assert_fails(USAGE, "another specrun writes", str(out))
+    first.communicate(timeout=TIMEOUT_S)
+    assert (first.returncode, len(texts(out.read_text()))) == (0, N)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of processes are Unix's")
 @pytest.mark.slow
 def test_a_full_disk_leaves_whole_lines(specrun: Specrun, tmp_path: Path) -> None:
