@@ -98,9 +98,10 @@ def generate(
 
         lines = Lines(prompt_input.read_lines(given, form.file or []))
         known = lines.all()
-        longest = max((len(line.prompt.encode(errors="replace")) for line in known or ()), default=_USUAL_BYTES)
         if n != 1:
-            crowd = Crowd(None if known is None else len(known), longest, request.max_tokens, n)
+            sizes = [len(line.prompt.encode(errors="replace")) for line in known or ()]
+            mean = sum(sizes) // len(sizes) if sizes else _USUAL_BYTES
+            crowd = Crowd(None if known is None else len(known), mean, request.max_tokens, n)
     else:
         _check_alone(form)
         prompt = prompt_input.read_text(given, form.file or [])

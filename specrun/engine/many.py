@@ -36,7 +36,7 @@ KeyGiven = TypeVar("KeyGiven", covariant=True)
 class Crowd:
     """The texts to come, as far as they are known before the model is loaded.
 
-    n: how many; None if nobody knows. n_bytes: of the longest prompt. max_tokens: of each answer; None for no limit.
+    n: how many; None if nobody knows. n_bytes: of a prompt, in the mean. max_tokens: of each answer; None for no limit.
     asked: how many the user wants to be written at a time; None leaves that to specrun.
     """
 
@@ -55,10 +55,12 @@ def with_room(options: RunOptions, crowd: Crowd, free_bytes: int) -> tuple[RunOp
     ctx_size = context_length(options.ctx_size, file.n_ctx_train)
     n_prompt = crowd.n_bytes // _BYTES_PER_TOKEN + _TEMPLATE
     n_tokens = min(n_prompt + (_ANSWER if crowd.max_tokens is None else crowd.max_tokens), ctx_size)
-    each = n_tokens * sum(kv_bytes_per_token(file, options.settings.type_k or "f16", options.settings.type_v or "f16"))
-    most = max(int(_SHARE * free_bytes) // max(each, 1), 1)
+    types = options.settings.type_k or "f16", options.settings.type_v or "f16"
+    affordable = int(_SHARE * free_bytes) // max(sum(kv_bytes_per_token(file, *types)), 1)
+    # The cells of one text's context are there in any case.
+    most = max(affordable, ctx_size) // n_tokens
     wanted = min(crowd.asked or MOST_TEXTS, crowd.n or MOST_TEXTS, MOST_TEXTS)
-    n = min(wanted, most)
+    n = min(wanted, max(most, 1))
     why = None
     if crowd.asked and n < wanted:
         why = f"{n} texts are written at a time, as the KV cache of {wanted} would take more than a tenth of the memory"

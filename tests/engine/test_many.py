@@ -141,16 +141,16 @@ def test_as_many_texts_at_a_time_as_the_memory_has_room_for() -> None:
         found, why = with_room(asked, Crowd(**fields), free)  # type: ignore[arg-type]
         return found.parallel, found.shared_tokens, why
 
-    plenty, little = 10**12, 0
+    plenty, little, each = 10**12, 0, 300 // 3 + 64 + 64
     assert chosen(plenty)[0] == 32
     assert chosen(plenty, n=None)[0] == 32
     assert chosen(plenty, n=5)[0] == 5
-    assert chosen(plenty, asked=6) == (6, 6 * (300 // 3 + 64 + 64), None)
+    assert chosen(plenty, asked=6) == (6, 6 * each, None)
     n, tokens, why = chosen(little, asked=6)
-    assert (n, tokens) == (1, None)
+    assert (n, tokens) == (1024 // each, 1024), "the context of one text is there in any case"
     assert why
     assert "tenth of the memory" in why
-    assert chosen(little) == (1, None, None)
+    assert chosen(little, max_tokens=None) == (1, None, None)
 
 
 def test_the_first_lane_which_writes_the_last_text_alone_has_room_for_larger_trees() -> None:
