@@ -36,13 +36,13 @@ WAYS = {
 LEAST, MOST = 240, 2400  # characters of a prompt: about 60 and 600 tokens
 
 
-def prompts(n: int) -> list[str]:
-    """Prompts of lengths that rise evenly, from texts of all kinds."""
+def prompts(n: int, longest: int) -> list[str]:
+    """Prompts of lengths that rise evenly up to `longest` characters, from texts of all kinds."""
     shipped = [text.prompt for use in ("calibrate", "validate") for text in calibration_texts.shipped(use)]  # type: ignore[arg-type]
     texts = cycle([*shipped, *(prompt.text for prompt in bench_prompts.shipped())])
     found = []
     for i in range(n):
-        length, prompt = LEAST + (MOST - LEAST) * i // max(n - 1, 1), ""
+        length, prompt = LEAST + (longest - LEAST) * i // max(n - 1, 1), ""
         while len(prompt) < length:
             prompt += f"{next(texts)}\n\n"
         found.append(prompt[:length].strip())
@@ -52,12 +52,25 @@ def prompts(n: int) -> list[str]:
 def run(way: str, lines: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """What a run took, and its texts."""
     out = folder / f"{way}.jsonl"
-    command = [sys.executable, "-m", "specrun", "generate", "--jsonl", "--raw", "--temp", "0", "-n", str(given.n)]
+    command = [
+        sys.executable,
+        "-m",
+        "specrun",
+        "generate",
+        "--jsonl",
+        "--raw",
+        "--temp",
+        "0",
+        "-n",
+        str(given.n),
+        "-c",
+        str(given.c),
+    ]
     command += ["-m", str(given.target), "--draft", str(given.draft), "-o", str(out), *WAYS[way]]
     if given.cap:
         capped = [sys.executable, str(Path(__file__).with_name("capped.py")), given.cap, "--evict", str(given.target)]
         command = [*capped, "--", *command]
-    environment = {"SPECRUN_DATA_DIR": str(folder / f"data {way}")}
+    environment = {"SPECRUN_DATA_DIR": str(folder / "data"), "SPECRUN_CACHE_DIR": str(folder / "cache")}
     started = time.monotonic()
 
     done = subprocess.run(
@@ -86,12 +99,14 @@ def main() -> None:
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--longest", type=int, default=MOST, help="characters of the longest prompt")
+    parser.add_argument("-c", type=int, default=4096, help="tokens of prompt and answer")
     parser.add_argument("-n", type=int, default=64, help="tokens of each answer")
     parser.add_argument("--cap", default="", help="memory, as 900M, so that weights are streamed")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    lines = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts(given.prompts))
+    lines = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts(given.prompts, given.longest))
     with tempfile.TemporaryDirectory() as name:
         rows = [run(way, lines, given, Path(name)) for way in given.ways.split(",")]
     first = rows[0].pop("texts")

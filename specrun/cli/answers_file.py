@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +26,7 @@ from specrun.errors import SpecrunError, UsageError, words_of
 from specrun.locations import json_text, parse_json, read_bytes, whole_file
 
 _MADE_FROM = "made_from"  # the digests of an object: those of the prompt and of what else its text depends on
+_BEGINNING = b'{"id": '  # of every line
 _LAST = 1 << 62  # the number of an answer whose line has not come
 
 
@@ -34,10 +37,11 @@ def digest(*parts: Any) -> str:
 
 def made_with(model: Model, request: Request, *form: Any) -> str:
     """A digest of what texts depend on besides their prompts. form: how prompts are made."""
-    llama = model.llama_model
-    return digest(
-        file_identity(GgufFile.read(llama.path).shards), llama.chat_template, model.engine.ctx_size, request, form
-    )
+    llama, settings = model.llama_model, model.engine.target.context.config.settings
+    files = file_identity(GgufFile.read(llama.path).shards)
+    lossy = [str(plan) for plan in model.plans.candidates if not plan.method.lossless]
+    run = files, llama.chat_template, model.engine.ctx_size, settings.type_k, settings.type_v
+    return digest(run, lossy, lossy and model.draft, request, form)
 
 
 @dataclass
@@ -58,9 +62,13 @@ class AnswersFile:
     """
 
     def __init__(self, path: Path, run: str, note: Callable[[str], None]) -> None:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{path} is no regular file; name another --output")
+        path = Path(os.path.realpath(path))  # by whatever name, it has one lock
         self._path, self._run, self._note = path, run, note
         self._kept: dict[str, _Kept] = {}  # by the id, as JSON
         self._seen: dict[str, int] = {}  # ids that came in this run, and the number of their lines
+        self._goes_on = False  # whether any line was left out
         self._lock = FileLock(path.with_name(f".{path.name}.lock"))
 
     def __enter__(self) -> AnswersFile:
@@ -89,26 +97,30 @@ class AnswersFile:
             self._release()
 
     def _release(self) -> None:
+        with suppress(OSError):  # Windows removes no file that is in use
+            Path(self._lock.lock_file).unlink(missing_ok=True)
         self._lock.release()
-        Path(self._lock.lock_file).unlink(missing_ok=True)
 
     def _read(self) -> int:
         """Read what is there. Returns the bytes up to the end of the last whole line."""
         data = read_bytes(self._path, UsageError) if self._path.exists() else b""
         end = data.rfind(b"\n") + 1
         if end < len(data):
+            if not data[end:].startswith(_BEGINNING[: len(data) - end]):
+                raise self._is_foreign(data.count(b"\n") + 1)
             self._note(f"the last line of {self._path} is not complete, as a run was ended there; it is written again")
         for number, line in enumerate(data[:end].splitlines(keepends=True), start=1):
             try:
                 value = parse_json(line)
-                kept = _Kept(line, list(map(str, value[_MADE_FROM])), "error" in value)
-                self._kept[_name(value["id"])] = kept
+                self._kept[_name(value["id"])] = _Kept(line, list(map(str, value[_MADE_FROM])), "error" in value)
             except (ValueError, TypeError, KeyError) as error:
-                raise UsageError(
-                    f"{self._path} has something else than answers of `generate --output` in line {number}; "
-                    "name another --output"
-                ) from error
+                raise self._is_foreign(number) from error
         return end
+
+    def _is_foreign(self, number: int) -> UsageError:
+        return UsageError(
+            f"{self._path} has something else than answers of `generate --output` in line {number}; name another file"
+        )
 
     def has(self, number: int, line: PromptLine) -> bool:
         """Whether the line has its answer. Raises UsageError if that is of something else."""
@@ -127,7 +139,8 @@ class AnswersFile:
             raise UsageError(
                 f"{self._path} has an answer with the id {name} already, {what}; name another --output, or delete it"
             )
-        if all(other.number == _LAST for other in self._kept.values()):
+        if not self._goes_on:
+            self._goes_on = True
             self._note(f"lines whose answers are in {self._path} already are left out")
         kept.number = number
         return True
@@ -135,6 +148,9 @@ class AnswersFile:
     def put(self, number: int, line: PromptLine, value: dict[str, Any], is_failed: bool) -> None:
         """Append an answer. Raises SpecrunError if that fails; then the file is as it was before."""
         if value.get("finish_reason") == "interrupted":
+            return
+        if is_failed and self._has_another(number, line):
+            self._note(f"{value['error']}; the answer with this id stays")
             return
         made_from = self._made_from(line)
         data = json_text(value | {_MADE_FROM: made_from}).encode() + b"\n"
@@ -150,6 +166,11 @@ class AnswersFile:
         self._size += len(data)
         self._kept.pop(_name(line.id), None)
         self._kept[_name(line.id)] = _Kept(data, made_from, is_failed, number)
+
+    def _has_another(self, number: int, line: PromptLine) -> bool:
+        """Whether there is a good answer with the id of a line that failed."""
+        kept = self._kept.get(_name(line.id))
+        return kept is not None and not kept.is_failed and self._seen.setdefault(_name(line.id), number) is not None
 
     def _made_from(self, line: PromptLine) -> list[str]:
         return [digest(line.prompt), self._run]

@@ -18,7 +18,10 @@ from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import answer_report, output
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from specrun.cli.many_prompts import Lines
+    from specrun.cli.prompt_input import PromptLine
     from specrun.engine.model import Model
     from specrun.engine.request import Request
 
@@ -94,6 +97,8 @@ def generate(
     crowd: Crowd | None = None
     if form.jsonl:
         n = _parallel(form.parallel)
+        if form.output and form.as_ready:
+            raise UsageError("--output has each answer as soon as it is ready; leave --as-ready out")
         from specrun.cli.many_prompts import Lines
 
         lines = Lines(prompt_input.read_lines(given, form.file or []))
@@ -101,6 +106,7 @@ def generate(
         if n != 1:
             sizes = [len(line.prompt.encode(errors="replace")) for line in known or ()]
             mean = sum(sizes) // len(sizes) if sizes else _USUAL_BYTES
+            mean += len(form.system or "")
             crowd = Crowd(None if known is None else len(known), mean, request.max_tokens, n)
     else:
         _check_alone(form)
@@ -118,7 +124,7 @@ def generate(
             output.note("the model has no chat template, so the prompt is continued as it is; see --chat-template")
         writer = answer_report.AnswerWriter(model, request, form.raw, form.system, form.think, form.stats)
         if form.jsonl:
-            return _write_lines(model, writer, lines, None if known is None else len(known), request, form)
+            return _write_lines(model, writer, lines, known, request, form)
         return writer.write_object(prompt) if form.json else writer.write_text(prompt)
 
 
@@ -146,7 +152,7 @@ def _write_lines(
     model: Model,
     writer: answer_report.AnswerWriter,
     lines: Lines,
-    known: int | None,
+    known: Sequence[PromptLine] | None,
     request: Request,
     form: FormOptions,
 ) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ from specrun.long_run import left_text
 from specrun.views import output
 from specrun.views.answer_report import AnswerWriter
 
-_GATHER_S = 0.3  # a pipe that a file is written to has come to its end by then
+_GATHER_S = 0.3  # from one line to the next, where they all are there
 _POLL_S = 0.1  # between looks at whether the user has asked for the end, while no line comes
 
 
@@ -49,10 +49,8 @@ class Lines:
 
     def all(self) -> list[PromptLine] | None:
         """All lines, if the end comes at once, as from a file; they are still to be taken. None where more may come."""
-        deadline = time.monotonic() + _GATHER_S
-        while not self._has_ended and (left := deadline - time.monotonic()) > 0:
-            if line := self._next(left):
-                self._first.append(line)
+        while not self._has_ended and (line := self._next(_GATHER_S)):
+            self._first.append(line)
         return list(self._first) if self._has_ended else None
 
     def take(self, may_wait: bool) -> PromptLine | None:
@@ -132,6 +130,7 @@ class _Asking:
     answers: Answers
     known: int | None
     n_taken: int = 0
+    n_left_out: int = 0  # as they have answers
     n_done: int = 0
     n_tokens: int = 0
     exit_code: int = 0
@@ -148,7 +147,7 @@ class _Asking:
                 if line.error:
                     raise PromptError(line.error)
                 if self.answers.has(number, line):
-                    self.n_done += 1
+                    self.n_left_out += 1
                     continue
                 request, parts = self.writer.asked(line.prompt)
                 return _Asked(number, line, parts), request
@@ -177,26 +176,42 @@ class _Asking:
 
     def progress(self) -> str:
         """How far it is, for a line on a terminal."""
-        seconds = time.monotonic() - self.started
-        known = "" if self.known is None else f" of {self.known}"
-        left = left_text(seconds * (self.known - self.n_done) / self.n_done) if self.known and self.n_done else ""
-        return f"{self.n_done}{known} texts, {rate_text(self.n_tokens / seconds)} tokens/s{left}, Ctrl-C stops"
+        known, left = "", ""
+        if self.known is not None:
+            known = f" of {self.known - self.n_left_out}"
+            n_left = self.known - self.n_left_out - self.n_done
+            left = left_text(self._seconds * n_left / self.n_done) if self.n_done else ""
+        return f"{self.n_done}{known} texts, {self._rate} tokens/s{left}, Ctrl-C stops"
 
     def summary(self) -> str:
         """What was written, for a line at the end."""
-        seconds = time.monotonic() - self.started
-        rate = rate_text(self.n_tokens / seconds)
-        return f"{self.n_done} texts, {self.n_tokens} tokens in {duration_text(seconds)}, {rate} tokens/s"
+        return f"{self.n_done} texts, {self.n_tokens} tokens in {duration_text(self._seconds)}, {self._rate} tokens/s"
+
+    @property
+    def _seconds(self) -> float:
+        return max(time.monotonic() - self.started, 1e-3)
+
+    @property
+    def _rate(self) -> str:
+        return rate_text(self.n_tokens / self._seconds)
 
 
 def write_lines(
-    model: Model, writer: AnswerWriter, lines: Lines, known: int | None, answers: Answers, is_shown: bool
+    model: Model,
+    writer: AnswerWriter,
+    lines: Lines,
+    known: Sequence[PromptLine] | None,
+    answers: Answers,
+    is_shown: bool,
 ) -> int:
     """Write one JSON object for each line. A line that fails gets an object with `error` and decides the exit code.
 
-    known: how many lines there are; None if more may come. is_shown: whether progress may be drawn on the terminal.
+    known: all lines; None if more may come. is_shown: whether progress may be drawn on the terminal.
     """
-    asking = _Asking(lines, writer, answers, known)
+    for number, line in enumerate(known or ()):
+        if not line.error:
+            answers.has(number, line)  # what it refuses is told before anything is written
+    asking = _Asking(lines, writer, answers, None if known is None else len(known))
     shown = output.activity(asking.progress) if is_shown else nullcontext()
     with InterruptFlag() as interrupted, shown:
         for asked, found in write_many(model, asking, interrupted=interrupted, count=asking.count):

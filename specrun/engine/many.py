@@ -63,7 +63,7 @@ def with_room(options: RunOptions, crowd: Crowd, free_bytes: int) -> tuple[RunOp
     n = min(wanted, max(most, 1))
     why = None
     if crowd.asked and n < wanted:
-        why = f"{n} texts are written at a time, as the KV cache of {wanted} would take more than a tenth of the memory"
+        why = f"{n} of {wanted} texts are written at a time; the KV cache of more would take over a tenth of the memory"
     if n < 2:
         return options, why
     return replace(options, parallel=n, shared_tokens=max(n * n_tokens, ctx_size)), why
@@ -112,12 +112,26 @@ def write_many(
 ) -> Iterator[tuple[Key, Completion | PromptError]]:
     """Write all texts of a source, and yield each when it is complete, or why it cannot be written.
 
-    n: most texts at a time; None for as many as the model has lanes. interrupted: asked after every pass; the texts
-    that are being written then end as they are, and no further one begins. count: called with the tokens that each pass
-    committed. Raises LlamaError.
+    n: most texts at a time, at least 1; None for as many as the model has lanes. interrupted: asked after every pass;
+    the texts that are being written then end as they are, and no further one begins. count: called with the tokens that
+    each pass committed. Raises LlamaError.
     """
+    try:
+        yield from _written(model, source, n, interrupted, count)
+    finally:
+        for engine in model.lanes.engines[1:]:
+            engine.reset()  # a text alone is written in the first lane, and may need the cells of all
+
+
+def _written(
+    model: Model,
+    source: Source[Key],
+    n: int | None,
+    interrupted: Callable[[], bool],
+    count: Callable[[int], None],
+) -> Iterator[tuple[Key, Completion | PromptError]]:
     engines = model.lanes.engines[:n]
-    together: Together[_OneOfMany[Key]] = Together(model.lanes, lambda busy: _emptied(engines, busy))
+    together: Together[_OneOfMany[Key]] = Together(model.lanes, lambda busy: _emptied(model.lanes.engines, busy))
     ahead: tuple[Key, Request] | None = None
     while not interrupted():
         together.wake()

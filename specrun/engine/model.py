@@ -232,6 +232,8 @@ class Model:
         parallel: most that are written at a time, in shared passes; None for as many as the model was loaded for
         (`specrun.load(..., parallel=8)`). The other options, and what is raised, are those of `generate`.
         """
+        if parallel is not None and parallel < 1:
+            raise UsageError(f"parallel must be 1 or more; got {parallel}")
         request = make_request(SamplingOptions(**options))
         requests = (replace(request, prompt=self.prompt_tokens(prompt, raw, system)) for prompt in prompts)
         return in_order(write_many(self, Listed(enumerate(requests)), parallel))

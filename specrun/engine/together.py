@@ -10,7 +10,7 @@ from specrun.engine.engine import Engine, Lanes, SavedCaches
 from specrun.engine.generation import Generation
 from specrun.engine.passes import Passes
 from specrun.engine.statistics import Pass
-from specrun.errors import LlamaError
+from specrun.errors import ContextFullError, LlamaError
 
 # Tokens of an answer for which there must be room when it begins beside others. Chosen by hand: most answers are
 # longer, but few are at their longest at the same time, and an answer that finds no room waits for another to end.
@@ -114,15 +114,24 @@ class Together(Generic[Text]):
         if readers and not self._reads_beside(writing, readers):
             if self.make_room(sum(reader.n_next for reader in readers)):
                 self._passes.read(readers)
+            elif not writing:
+                self._give_way()
             readers, writing = [], self._writing()
         while writing and not readers and not self.make_room(_least(writing), _least(writing) + _NODES * len(writing)):
-            youngest = self._active()[-1]
-            youngest.wait()
+            youngest = self._give_way()
             writing = [text for text in writing if text is not youngest]
         if not writing:
             return []
         passes = self._passes.next_pass([text.generation for text in writing], readers)
         return [(text, done) for generation, done in passes for text in writing if text.generation is generation]
+
+    def _give_way(self) -> Text:
+        """Let the youngest text wait, and return it. Raises ContextFullError if there is no other."""
+        *others, youngest = self._active()
+        if not others:
+            raise ContextFullError("the text does not fit beside what the caches hold; give a larger --ctx-size")
+        youngest.wait()
+        return youngest
 
     def make_room(self, n: int, wanted: int = 0) -> bool:
         """Free `n` cells, for which other texts may leave the caches. Free `wanted` cells if none has to leave.

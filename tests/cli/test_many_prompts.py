@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -87,11 +86,14 @@ def test_answers_of_something_else_are_told_and_stay(here: SpecrunHere, tmp_path
     here("generate", *few).assert_fails(USAGE, "to another prompt", "p0")
     file.write_text('{"id": 1, "prompt": "a"}\n{"id": 1, "prompt": "b"}\n')
     here("generate", *few).assert_fails(USAGE, "lines 1 and 2 have the same id")
-    assert out.read_bytes().startswith(before)
-    out.write_text("a poem\n")
-    here("generate", *few).assert_fails(USAGE, "line 1", "--output")
-    assert out.read_text() == "a poem\n"
-    here("generate", *few[:-1], tmp_path).assert_fails(USAGE, str(tmp_path), "Is a directory")
+    assert out.read_bytes() == before, "what is wrong with known lines is told before anything is written"
+    for text in ("a poem\n", "a poem"):
+        out.write_text(text)
+        here("generate", *few).assert_fails(USAGE, "line 1", "--output")
+        assert out.read_text() == text
+    for other in (tmp_path, Path(os.devnull)):
+        here("generate", *few[:-1], other).assert_fails(USAGE, str(other), "no regular file")
+    here("generate", *few, "--as-ready").assert_fails(USAGE, "--as-ready")
 
 
 def test_a_line_that_failed_is_tried_again_and_the_others_are_not(here: SpecrunHere, tmp_path: Path) -> None:
@@ -120,9 +122,29 @@ def test_two_processes_do_not_write_one_file(specrun: Specrun, tmp_path: Path) -
     assert (first.returncode, len(texts(out.read_text()))) == (0, N)
 
 
+def test_a_line_that_fails_takes_no_answer_away(here: SpecrunHere, tmp_path: Path) -> None:
+    file, out = lines(tmp_path, 2), tmp_path / "answers.jsonl"
+    few = ("--jsonl", "--raw", "-n", "2", "-f", file, "-o", out)
+    assert here("generate", *few).code == 0
+    before = out.read_text()
+    file.write_text(file.read_text() + '{"id": "p0", "prompt": ""}\n')
+    result = here("generate", *few)
+    assert result.code == PROMPT_ERROR
+    assert "empty prompt; the answer with this id stays" in result.stderr
+    assert out.read_text() == before
+
+
+def test_other_types_of_the_cache_are_other_options(here: SpecrunHere, tmp_path: Path) -> None:
+    few = ("--jsonl", "--raw", "-n", "2", "-f", lines(tmp_path, 2), "-o", tmp_path / "answers.jsonl")
+    assert here("generate", *few).code == 0
+    here("generate", *few, "--cache-type-k", "q8_0").assert_fails(USAGE, "with other options")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of processes are Unix's")
 @pytest.mark.slow
 def test_a_full_disk_leaves_whole_lines(specrun: Specrun, tmp_path: Path) -> None:
+    import resource
+
     file, out = lines(tmp_path, 6), tmp_path / "answers.jsonl"
     few = ("--jsonl", "--raw", "-n", "2", "-f", file, "-o", out)
     most = 2500  # bytes; each line has some 800

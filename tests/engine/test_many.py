@@ -14,7 +14,7 @@ from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.engine.together import LaneText
-from specrun.errors import PromptError
+from specrun.errors import PromptError, UsageError
 from specrun.llama_settings import LlamaSettings
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.sampling import SamplingParameters
@@ -131,6 +131,21 @@ def test_generate_many_keeps_the_order_of_the_prompts() -> None:
         assert texts == [model.generate(start, raw=True, temp=0, max_tokens=12).text for start in STARTS]
         with pytest.raises(PromptError, match="empty"):
             list(model.generate_many(["x", ""], raw=True, max_tokens=2))
+
+
+def test_after_many_texts_one_has_the_whole_context() -> None:
+    with Model(options(OFF.plan(), parallel=4, ctx_size=200)) as model:
+        for n in (None, 1):
+            for completion in model.generate_many(STARTS, raw=True, temp=0, max_tokens=4):
+                assert completion.token_ids
+            long = [5] * 190
+            found = dict(write_many(model, Listed([(0, Request(long, max_tokens=4))]), n))
+            assert isinstance(found[0], Completion)
+            assert len(model.complete(Request([6] * 190, max_tokens=4)).run().token_ids) == 4
+        next(model.generate_many(STARTS, raw=True, max_tokens=4))
+        assert len(model.complete(Request([7] * 190, max_tokens=4)).run().token_ids) == 4
+        with pytest.raises(UsageError, match="parallel"):
+            model.generate_many(STARTS, parallel=0)
 
 
 def test_as_many_texts_at_a_time_as_the_memory_has_room_for() -> None:
