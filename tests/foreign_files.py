@@ -70,6 +70,7 @@ GGUFS: dict[str, Callable[[Path], Path]] = {
 OTHERS: dict[str, bytes] = {
     "Git LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 4920739232\n",
     "web page": b"\n<!-- hub -->\n<!DOCTYPE html>\n<html><head><title>org/repo</title>",
+    "no web page": b"<!---->" * 73,
     "older web page": b"<HTML><BODY>404</BODY></HTML>",
     "Invalid username": b"Invalid username or password.",
     "AccessDenied": b'<?xml version="1.0"?>\n<Error><Code>AccessDenied</Code></Error>',

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 _NAME = re.compile(r"[\w-][\w.+=@-]*", re.ASCII)
 _REPO = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
-_NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\\]")
+_NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f\\:]")
 _LONGEST = 255  # bytes of a file name, in all usual file systems
 
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
@@ -41,7 +41,7 @@ def is_safe_repo(text: str) -> bool:
 
 
 def is_safe_path(text: str) -> bool:
-    """Whether `text` is a path inside of a folder: relative, and without `..`."""
+    """Whether `text` is a path inside of a folder: relative, without `..`, and without the drives of Windows."""
     parts = text.split("/")
     return not _NOT_IN_PATHS.search(text) and all(
         part not in ("", ".", "..") and len(part.encode(errors="replace")) <= _LONGEST for part in parts

@@ -25,7 +25,7 @@ _TYPES = {
 _ARCHITECTURES = {"clip": _PROJECTOR, "controlvector": _CONTROL}
 
 _POINTER = b"version https://git-lfs"
-_PAGE = re.compile(rb"\s*(<!--.*?-->\s*)*<(!doctype html|html)", re.IGNORECASE | re.DOTALL)
+_PAGE = re.compile(rb"\s*(<!--((?!-->).)*-->\s*)*<(!doctype html|html)", re.IGNORECASE | re.DOTALL)
 _OLD_MAGICS = (b"lmgg", b"fmgg", b"tjgg", b"algg")  # ggml, ggmf, ggjt, ggla, in the order of their bytes
 LOOKED_AT = 512  # bytes of a file that is no GGUF
 _QUOTED = 60  # characters of it in a message

@@ -24,7 +24,21 @@ def test_paths(path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["", "/etc/x.gguf", "../x.gguf", "a/../../x.gguf", "a//b", "./a", "a/.", "a\0b", "a\\..\\b", "a\nb", "x" * 300],
+    [
+        "",
+        "/etc/x.gguf",
+        "../x.gguf",
+        "a/../../x.gguf",
+        "a//b",
+        "./a",
+        "a/.",
+        "a\0b",
+        "a\\..\\b",
+        "a\nb",
+        "x" * 300,
+        "D:/evil.gguf",
+        "a:b",
+    ],
 )
 def test_what_leaves_a_folder(path: str) -> None:
     assert not is_safe_path(path)

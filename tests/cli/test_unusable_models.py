@@ -64,6 +64,7 @@ def test_a_file_that_is_no_gguf(here: SpecrunHere, tmp_path: Path, content: byte
         ("big-endian", ("is for big-endian machines", "gguf-convert-endian")),
         ("Git LFS", ("but a Git LFS pointer", "git lfs pull")),
         ("web page", ("but a web page", "/resolve/")),
+        ("no web page", ("but a text that begins with",)),
         ("older web page", ("but a web page",)),
         ("Invalid username", ("but a text that begins with 'Invalid username or password.'", "download it again")),
         ("AccessDenied", ("but a text", "<Error>")),
