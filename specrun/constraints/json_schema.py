@@ -15,16 +15,18 @@ from specrun.constraints.keywords import (
     COMBINING,
     KEYWORDS,
     REFUSED,
+    check_alone,
     identity,
     is_nothing,
     is_of_type,
     merged,
     refuse,
     restricting,
+    tag_of,
     types_of,
 )
 from specrun.constraints.references import Ends, pointed_at
-from specrun.constraints.rules import Rules, grammar_text, json_literal, repeated
+from specrun.constraints.rules import Rules, Work, grammar_text, json_literal, repeated
 from specrun.constraints.scalars import counts, number_expression, string_expression
 
 _MOST_DIFFERENT = 100  # values that an array with uniqueItems may choose from
@@ -36,26 +38,33 @@ def schema_to_gbnf(schema: Any) -> str:
     return grammar_text(*schema_rules(schema))
 
 
-def schema_rules(schema: Any, prefix: str = "") -> tuple[str, dict[str, str]]:
-    """A schema's rule, and the rules that it needs by name; `prefix` begins their names. Raises UsageError."""
-    converter = _Converter(schema, prefix)
+def schema_rules(schema: Any, prefix: str = "", work: Work | None = None) -> tuple[str, dict[str, str]]:
+    """A schema's rule, and the rules that it needs by name; `prefix` begins their names. Raises UsageError.
+
+    work: that of schemas before, with which this one's is bounded.
+    """
+    converter = _Converter(schema, prefix, work or Work())
     return converter.rule(schema, "#"), converter.rules.named
 
 
 def property_rules(schema: Any, name: str, prefix: str) -> tuple[str, dict[str, str]]:
     """The same for one of the schema's properties. Its references are those of the whole schema."""
-    converter = _Converter(schema, prefix)
+    converter = _Converter(schema, prefix, Work())
     return converter.rule(schema["properties"][name], f"#/properties/{name}"), converter.rules.named
 
 
 class _Converter:
     """Collects the grammar's rules, one for each part of the schema."""
 
-    def __init__(self, schema: Any, prefix: str) -> None:
-        self.rules = Rules(prefix)
+    def __init__(self, schema: Any, prefix: str, work: Work) -> None:
+        self.rules = Rules(prefix, work)
         self._schema = schema
         self._ends = Ends(schema)
         self._references: dict[tuple[str, str | None], str] = {}
+        self._joined: dict[tuple[str, ...], str] = {}  # rules of references under allOf; empty while it is made
+        # Of schemas that references lead to again and again, by their ids: they are kept, so that no other gets the id.
+        self._ones: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self._all_values: dict[int, tuple[Any, list[Any] | None]] = {}
 
     def rule(self, schema: Any, at: str) -> str:
         """Add a rule for `schema` and return its name. `at` is the schema's JSON pointer, for messages."""
@@ -69,11 +78,11 @@ class _Converter:
             refuse(at, "$id within a schema is not supported; take it out")
         keys = restricting(schema)
         if "allOf" in keys and (len(keys) > 1 or len(schema["allOf"]) > 1):
-            return self.rule(self._as_one(schema, at), at)
+            return self._together(schema, at)
         combining = next((key for key in COMBINING if key in keys), None)
         if combining:
-            _check_alone(combining, keys - {combining}, at)
-            return self._combined(combining, schema[combining], _tag(schema), f"{at}/{combining}")
+            check_alone(combining, keys - {combining}, at)
+            return self._combined(combining, schema[combining], tag_of(schema), f"{at}/{combining}")
         if "const" in keys or "enum" in keys:
             return self.rules.add(json_literal(value) for value in self._constants(schema, at))
         if not keys:
@@ -106,27 +115,38 @@ class _Converter:
                 refuse(at, f"{pointer} must contain itself, so no text of it would end")
             # The name is stored before the schema is converted, because the schema may refer to itself.
             name = self._references[key] = self.rules.reserve()
-            self.rules.named[name] = self._tagged(schema, tag, pointer)
+            self.rules.put(name, self._tagged(schema, tag, pointer))
         return self._references[key]
 
     def _target(self, pointer: Any, at: str) -> Any:
         if not isinstance(pointer, str) or not pointer.startswith("#"):
             refuse(at, f"{pointer} is not in this file; only #/... is supported")
         schema = pointed_at(self._schema, pointer)
-        if schema is None:
-            refuse(at, f"there is no {pointer}")
-        return schema
+        return refuse(at, f"there is no {pointer}") if schema is None else schema
 
-    def _followed(self, schema: Any, at: str) -> Any:
-        """The schema that is meant where one is only a reference."""
+    def _followed(self, schema: Any, at: str) -> Any:  # the schema that is meant where one is only a reference
         for _ in range(_MOST_FOLLOWED):
             if not isinstance(schema, dict) or restricting(schema) != {"$ref"}:
                 return schema
             schema = self._target(schema["$ref"], at)
         return refuse(at, "its references name each other")
 
+    def _together(self, schema: dict[str, Any], at: str) -> str:
+        """The rule of a schema with allOf. The same references get one rule, however many places lead to them."""
+        parts = schema["allOf"] if restricting(schema) == {"allOf"} and isinstance(schema["allOf"], list) else []
+        named = [part for part in parts if isinstance(part, dict) and restricting(part) == {"$ref"}]
+        if not named or len(named) < len(parts):
+            return self.rule(self._as_one(schema, at), at)
+        key = tuple(dict.fromkeys(str(part["$ref"]) for part in named))
+        if key not in self._joined:
+            self._joined[key] = ""
+            self._joined[key] = self.rule(self._as_one(schema, at), at)
+        return self._joined[key] or refuse(at, "its references name each other under allOf; write them as one schema")
+
     def _as_one(self, schema: dict[str, Any], at: str, depth: int = 0) -> dict[str, Any]:
         """The schema that says the same as one with allOf, and as the keywords beside it."""
+        if id(schema) in self._ones:
+            return self._ones[id(schema)][1]
         if depth > _MOST_FOLLOWED:
             refuse(at, "its references name each other")
         parts = schema["allOf"]
@@ -138,10 +158,11 @@ class _Converter:
                 refuse(f"{at}/allOf/{i}", "it is too much for allOf with several schemas; write them as one")
         beside = {key: value for key, value in schema.items() if key != "allOf"}
         inner = [self._as_one(part, f"{at}/allOf", depth + 1) if "allOf" in part else part for part in parts]
-        return merged([beside, *inner], at)
+        self._ones[id(schema)] = schema, merged([beside, *inner], at)
+        return self._ones[id(schema)][1]
 
     def _constants(self, schema: Mapping[str, Any], at: str) -> list[Any]:
-        _check_alone("enum", restricting(schema) - {"const", "enum", "type"}, at)
+        check_alone("enum", restricting(schema) - {"const", "enum", "type"}, at)
         values = schema.get("enum", [schema.get("const")])
         if not isinstance(values, list):
             refuse(at, "enum must be a list")
@@ -158,11 +179,11 @@ class _Converter:
             if schema[key] is not False:
                 refuse(at, f"{key} is not supported for type {kind}")
         if kind == "string":  # `format` may restrict it, which is no keyword
-            return string_expression(schema, at, self.rules.named)
+            return string_expression(schema, at, self.rules)
         if not keys & KEYWORDS[kind]:
             return kind
         if kind in ("integer", "number"):
-            return number_expression(kind, schema, at, self.rules.named)
+            return number_expression(kind, schema, at, self.rules)
         return self._object(schema, at) if kind == "object" else self._array(schema, at)
 
     def _object(self, schema: Mapping[str, Any], at: str) -> str:
@@ -175,7 +196,8 @@ class _Converter:
         names, needed = dict.fromkeys([*properties, *required]), set(required)
         allowed = self._names(schema, at)
         if isinstance(allowed, list):
-            names = dict.fromkeys(name for name in [*names, *allowed] if name in allowed)
+            among = set(allowed)
+            names = dict.fromkeys(name for name in [*names, *allowed] if name in among)
             if missing := needed - names.keys():
                 refuse(at, f"propertyNames does not allow {min(missing)}, which is required")
         if not names and not isinstance(allowed, list):
@@ -212,7 +234,7 @@ class _Converter:
             if not isinstance(patterns, dict) or len(patterns) > 1 or name != "string":
                 refuse(at, "patternProperties is supported with one pattern, and without propertyNames")
             pointer, ((pattern, value),) = f"{at}/patternProperties", patterns.items()
-            name = self.rules.add([string_expression({"pattern": pattern}, pointer, self.rules.named)])
+            name = self.rules.add([string_expression({"pattern": pattern}, pointer, self.rules)])
         if least > 1:
             refuse(at, "minProperties of more than 1 is not supported")  # a name may come twice
         if is_nothing(value) or most == 0:
@@ -253,10 +275,7 @@ class _Converter:
         """An array whose items are different: a choice of a few values."""
         values = None if leading else self._values(items, f"{at}/items")
         if values is None or len(values) > _MOST_DIFFERENT:
-            refuse(
-                at,
-                "uniqueItems is supported for items of an enum only; leave it out",
-            )
+            refuse(at, "uniqueItems is supported for items of an enum only; leave it out")
         most = len(values) if most is None else min(most, len(values))
         if least > most:
             refuse(at, f"no array has {least} or more different items of {len(values)}")
@@ -265,6 +284,11 @@ class _Converter:
     def _values(self, schema: Any, at: str) -> list[Any] | None:
         """All values that a schema allows, none of them twice; None if there are many."""
         schema = self._followed(schema, at)
+        if id(schema) not in self._all_values:
+            self._all_values[id(schema)] = schema, self._found_values(schema, at)
+        return self._all_values[id(schema)][1]
+
+    def _found_values(self, schema: Any, at: str) -> list[Any] | None:
         keys = restricting(schema) if isinstance(schema, dict) else set()
         if {"const", "enum"} & keys:
             return self._constants(schema, at)
@@ -274,15 +298,3 @@ class _Converter:
             return None if None in parts else list({identity(value): value for value in values}.values())
         constants: dict[str, list[Any]] = {"boolean": [True, False], "null": [None]}
         return constants.get(str(schema["type"])) if keys == {"type"} else None
-
-
-def _tag(schema: Mapping[str, Any]) -> str | None:
-    """The property by which a discriminator tells alternatives apart. pydantic needs it even where it has a default."""
-    discriminator = schema.get("discriminator")
-    name = discriminator.get("propertyName") if isinstance(discriminator, dict) else None
-    return name if isinstance(name, str) else None
-
-
-def _check_alone(main: str, others: set[str], at: str) -> None:
-    if others:
-        refuse(at, f"{min(others)} beside {main} is not supported")

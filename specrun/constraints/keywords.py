@@ -49,6 +49,11 @@ def is_of_type(value: Any, kind: str) -> bool:
     return isinstance(value, types[kind])
 
 
+def whole(value: Any) -> Any:
+    """The integer that a number is: 5.0 is one in a schema. Anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def restricting(schema: Mapping[str, Any]) -> set[str]:
     """The keywords of a schema that are no annotations."""
     return {key for key in schema if key not in ANNOTATIONS and not key.startswith("x-")}
@@ -102,19 +107,37 @@ def merged(schemas: list[dict[str, Any]], at: str) -> dict[str, Any]:
 def _both(key: str, first: Any, second: Any, at: str) -> Any:
     if first == second:
         return first
-    if key == "pattern":
-        return [*(first if isinstance(first, list) else [first]), second]
-    if key == "required" and isinstance(first, list) and isinstance(second, list):
-        return [*first, *(name for name in second if name not in first)]
+    if key == "pattern" or (key == "required" and isinstance(first, list) and isinstance(second, list)):
+        every = [one for part in (first, second) for one in (part if isinstance(part, list) else [part])]
+        return list({identity(one): one for one in every}.values())
     if key == "properties" and isinstance(first, dict) and isinstance(second, dict):
         same = first.keys() & second.keys()
-        return first | second | {name: {"allOf": [first[name], second[name]]} for name in same}
+        return first | second | {name: {"allOf": [*_parts(first[name]), *_parts(second[name])]} for name in same}
     if isinstance(first, int | float) and isinstance(second, int | float):
         if key.startswith(("min", "exclusiveMin")):
             return max(first, second)
         if key.startswith(("max", "exclusiveMax")):
             return min(first, second)
     return refuse(at, f"{key} in several schemas is not supported; write them as one")
+
+
+def _parts(schema: Any) -> list[Any]:
+    """The schemas that a schema consists of."""
+    is_several = isinstance(schema, dict) and schema.keys() == {"allOf"} and isinstance(schema["allOf"], list)
+    return schema["allOf"] if is_several else [schema]
+
+
+def tag_of(schema: Mapping[str, Any]) -> str | None:
+    """The property by which a discriminator tells alternatives apart. pydantic needs it even where it has a default."""
+    discriminator = schema.get("discriminator")
+    name = discriminator.get("propertyName") if isinstance(discriminator, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def check_alone(main: str, others: set[str], at: str) -> None:
+    """Raises UsageError if there are other keywords beside this one."""
+    if others:
+        refuse(at, f"{min(others)} beside {main} is not supported")
 
 
 def refuse(at: str, why: str) -> NoReturn:

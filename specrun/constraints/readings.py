@@ -15,6 +15,7 @@ from specrun.errors import UsageError
 
 MOST_READINGS = 64
 MOST_PARTS = 5000  # schemas within a schema
+MOST_TOLD_APART = 50_000  # alternatives, each as often as references lead to it
 MOST_REPEATED = 20_000  # llama.cpp makes rules for each item that an array may have
 _DEEPEST = 64
 _DEEPEST_BEGINNING = 4  # alternatives in alternatives that are told apart
@@ -34,7 +35,8 @@ def check_readings(schema: Any) -> None:
 class _Walk:
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._n_parts = self._n_repeated = 0
+        self._n_parts = self._n_told_apart = 0
+        self._n_repeated = 0.0
         self._known: dict[str, int] = {}  # readings by reference
         self._open: set[str] = set()  # references that are being looked at
         self._recursive: set[str] = set()  # references that were met within themselves
@@ -49,7 +51,7 @@ class _Walk:
             raise UsageError(f"the schema is nested more than {_DEEPEST} times; split it with $ref")
         if not isinstance(schema, dict):
             return 1
-        self._n_repeated += max((schema[key] for key in _BOUNDS if isinstance(schema.get(key), int)), default=0)
+        self._n_repeated += max((schema[key] for key in _BOUNDS if isinstance(schema.get(key), int | float)), default=0)
         if self._n_repeated > MOST_REPEATED:
             raise UsageError(f"the schema's arrays have more than {MOST_REPEATED} items together; give smaller bounds")
         if isinstance(schema.get("$ref"), str):
@@ -74,6 +76,9 @@ class _Walk:
 
     def _beginnings(self, schema: Any, i: int, depth: int) -> set[Any]:
         """What the texts of alternative `i` begin with. Alternatives with different beginnings have different texts."""
+        self._n_told_apart += 1
+        if self._n_told_apart > MOST_TOLD_APART:
+            raise UsageError(f"the schema's alternatives are more than {MOST_TOLD_APART} together; give fewer")
         schema = self._followed(schema)
         if not isinstance(schema, dict) or not depth:
             return {*KEYWORDS}
@@ -120,6 +125,7 @@ def _inner(schema: Mapping[str, Any]) -> Iterable[Any]:
         *(leading if isinstance(leading, list) else ()),
         schema.get("items"),
         schema.get("additionalProperties"),
+        schema.get("propertyNames"),
         *(patterns.values() if isinstance(patterns := schema.get("patternProperties"), dict) else ()),
     ]
 

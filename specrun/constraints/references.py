@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
 
+from specrun.constraints.keywords import whole
+
 _MOST_DIGITS = 9  # of an index in a pointer
 _MOST_PARTS = 100_000  # schemas in which an $anchor is looked for
 
@@ -44,11 +46,12 @@ class Ends:
         self._root = root
         self._ending: set[str] = set()
         self._looked_at: set[str] = set()
+        self._known: dict[int, bool] = {}  # by the schema's id, of this round
 
     def ends(self, pointer: str) -> bool:
         """Whether the schema at `pointer` has such a text. Wrong schemas have one: they are refused elsewhere."""
         while pointer not in self._ending:
-            n_known, self._looked_at = len(self._ending), set()
+            n_known, self._looked_at, self._known = len(self._ending), set(), {}
             self._reference(pointer)
             if len(self._ending) == n_known:
                 return False
@@ -64,6 +67,11 @@ class Ends:
     def _schema(self, schema: Any) -> bool:
         if not isinstance(schema, dict) or "const" in schema or "enum" in schema:
             return True
+        if id(schema) not in self._known:
+            self._known[id(schema)] = self._of_parts(schema)
+        return self._known[id(schema)]
+
+    def _of_parts(self, schema: dict[str, Any]) -> bool:
         if isinstance(schema.get("$ref"), str):
             return self._reference(schema["$ref"])
         for key, enough in (("anyOf", any), ("oneOf", any), ("allOf", all)):
@@ -81,12 +89,12 @@ def _must_have(schema: dict[str, Any]) -> Iterable[Any]:
     if not isinstance(properties, dict) or not isinstance(required, list):
         return []
     others = schema.get("additionalProperties", True)
-    return [properties.get(name, others) for name in required if isinstance(name, str)]
+    return [properties.get(name, others) for name in dict.fromkeys(name for name in required if isinstance(name, str))]
 
 
 def _must_contain(schema: dict[str, Any]) -> Iterable[Any]:
     """The schemas of the items that an array must contain."""
-    least, leading = schema.get("minItems"), schema.get("prefixItems")
+    least, leading = whole(schema.get("minItems")), schema.get("prefixItems")
     leading = leading if isinstance(leading, list) else []
     if not isinstance(least, int):
         return []

@@ -15,7 +15,8 @@ from specrun.constraints.characters import EVERY, Ranges, json_characters, union
 from specrun.constraints.rules import counted
 
 _MOST_STATES = 1500  # rules of one language
-_MOST_WORK = 200_000  # languages that are joined and intersected on the way, a second's work
+_COMPARED_AT_ONCE = 8  # characters that cost as much as a language
+MOST_WORK = 200_000  # languages that are joined and intersected on the way, a second's work
 _MOST_COMPARED = 200  # rules among which the same ones are looked for, in a time that grows with their square
 
 
@@ -24,13 +25,16 @@ class TooManyRules(Exception):  # noqa: N818  (it is caught by who asked, and is
 
 
 class Languages:
-    """Makes languages out of others. A language is a number; the same parts in the same way are the same number."""
+    """Makes languages out of others. A language is a number; the same parts in the same way are the same number.
 
-    def __init__(self) -> None:
+    work: what was done before. Methods raise TooManyRules where it becomes more than MOST_WORK.
+    """
+
+    def __init__(self, work: int = 0) -> None:
         self._parts: list[tuple[Any, ...]] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._derivatives: dict[tuple[int, int], int] = {}
-        self._work = 0
+        self.work = work  # languages that were looked at, and pairs of them and a character
         self.nothing = self._number("class", ())  # no text
         self.empty = self._number("empty")  # the text without characters
         self.character = self._number("class", EVERY)
@@ -187,10 +191,13 @@ class Languages:
     def _inner(self, kind: str, part: int) -> Collection[int]:
         found = self._parts[part]
         inner = found[1] if found[0] == kind else (part,)
-        self._work += len(inner)
-        if self._work > _MOST_WORK:
-            raise TooManyRules
+        self._spend(len(inner))
         return inner
+
+    def _spend(self, work: int) -> None:
+        self.work += work
+        if self.work > MOST_WORK:
+            raise TooManyRules
 
     def _combined(self, kind: str, parts: set[int], of_none: int) -> int:
         return next(iter(parts or {of_none})) if len(parts) < 2 else self._number(kind, frozenset(parts))
@@ -201,6 +208,7 @@ class Languages:
         if any(part[0] == "rest" for part in self._parts):
             classes |= {((code, code),) for code in range(ord("0"), ord("9") + 1)}
         edges = sorted({edge for ranges in classes for first, last in ranges for edge in (first, last + 1)})
+        self._spend(len(edges) * len(classes) // _COMPARED_AT_ONCE**2)
         groups: dict[tuple[bool, ...], list[tuple[int, int]]] = {}
         for first, behind in pairwise(edges):
             key = tuple(any(a <= first <= b for a, b in ranges) for ranges in classes)
@@ -220,6 +228,7 @@ class Languages:
             if state not in result:
                 if len(result) >= _MOST_STATES:
                     raise TooManyRules
+                self._spend(len(alike) // _COMPARED_AT_ONCE)
                 found = [(ranges, self.after(state, ranges[0][0])) for ranges in alike if not self._is_run(state)]
                 result[state] = [(ranges, target) for ranges, target in found if target != self.nothing]
                 waiting += [target for _, target in result[state]]

@@ -6,7 +6,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from specrun.errors import UsageError
+
 _MOST_SINGLE = 20  # repetitions that are counted one by one; llama.cpp makes rules for each
+MOST_CHARACTERS = 2**20  # of a grammar, for which llama.cpp needs a second and 300 MB
+_MOST_RULES = 10_000  # llama.cpp's parser is given no more (bounds.py)
 _MOST_IN_ANY_ORDER = 6  # different items of an array; so many have 64 subsets, and each takes rules
 
 # No escape may write a surrogate (\ud800 to \udfff), because that is only half a character.
@@ -68,12 +72,37 @@ def _power(one: str, exponent: int) -> str:
     return f"({_power(one, exponent - 1)}{{10}})" if exponent else one
 
 
+class Work:
+    """What the patterns, formats and bounds of one or several schemas cost, so that it is bounded for all together."""
+
+    def __init__(self) -> None:
+        self._costs: dict[str, int] = {}
+
+    def is_done(self, most: int) -> bool:
+        """Whether it is as much as that."""
+        return sum(self._costs.values()) >= most
+
+    def add(self, name: str, cost: int) -> None:
+        """Count what rules of this name cost, once."""
+        self._costs[name] = cost
+
+
 class Rules:
     """Collects the rules of a grammar by name, in `named`. prefix: begins the names of those that have no other."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, work: Work) -> None:
         self.named: dict[str, str] = {}
+        self.work = work
         self._prefix = prefix
+        self._n_characters = 0
+
+    def put(self, name: str, rule: str) -> None:
+        """Set a rule. Raises UsageError where all of them are too large together."""
+        self.named[name] = rule
+        self._n_characters += len(rule)
+        if self._n_characters > MOST_CHARACTERS or len(self.named) > _MOST_RULES:
+            limit = f"{MOST_CHARACTERS} characters or {_MOST_RULES} rules"
+            raise UsageError(f"the schema makes a grammar of more than {limit}; give a smaller schema")
 
     def add(self, alternatives: Iterable[str]) -> str:
         """Add a rule with these alternatives and return its name; a single rule name is returned as it is."""
@@ -81,7 +110,7 @@ class Rules:
         if len(expressions) == 1 and (expressions[0] in self.named or expressions[0] in _PRIMITIVES):
             return expressions[0]
         name = f"{self._prefix}r{len(self.named)}"
-        self.named[name] = " | ".join(expressions)
+        self.put(name, " | ".join(expressions))
         return name
 
     def reserve(self) -> str:
@@ -122,4 +151,4 @@ class Rules:
                 known[key] = self.add(alternatives)
             return known[key]
 
-        return after(tuple(items), 0)
+        return after(tuple(self.add([item]) for item in items), 0)

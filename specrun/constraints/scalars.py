@@ -19,11 +19,11 @@ from specrun.constraints.formats import (
     URI_SCHEME,
     URI_WITHOUT_HOST,
 )
-from specrun.constraints.keywords import KEYWORDS, refuse
+from specrun.constraints.keywords import KEYWORDS, refuse, whole
 from specrun.constraints.numbers import MAX_DIGITS, Bound, multiples_of, numbers_between
 from specrun.constraints.patterns import PatternError, pattern_language
-from specrun.constraints.regular import Languages, TooManyRules
-from specrun.constraints.rules import counted
+from specrun.constraints.regular import MOST_WORK, Languages, TooManyRules
+from specrun.constraints.rules import Rules, counted
 
 _MOST = 1000  # characters or items that a schema may ask for at least; and items that it may allow
 _LONGEST_STRING = 1_000_000  # characters that are allowed; a schema that allows more gets no more
@@ -34,12 +34,12 @@ _SHORTER = (250, 100)
 _URI_TAIL, _URI_FRAGMENT, _LONGEST_URI = 500, 100, 2000
 _LONGEST_WEB = 2083  # pydantic's HttpUrl says so, and does not say that it is one
 
-Rules = dict[str, str]
+_Costly = tuple[dict[str, str] | None, int]  # rules by name, none where there is no text, and their work
 
 
 def string_expression(schema: Mapping[str, Any], at: str, rules: Rules) -> str:
     """A GBNF expression for the strings that a schema allows; what it needs is added to `rules`. Raises UsageError."""
-    least, most = counts(schema, "minLength", "maxLength", at, _LONGEST_STRING)
+    least, most = lengths(schema, at)
     patterns = schema.get("pattern", [])
     patterns = patterns if isinstance(patterns, list) else [patterns]
     for pattern in patterns:
@@ -60,6 +60,11 @@ def string_expression(schema: Mapping[str, Any], at: str, rules: Rules) -> str:
             form, most = SHORT_HOST, min(LONGEST_LABEL, LONGEST_LABEL if most is None else most)
     expressions = (*patterns, *([form] if form else []))
     return rf'"\"" {_regular(rules, at, _string_rules, expressions, least, most)} "\""'
+
+
+def lengths(schema: Mapping[str, Any], at: str) -> tuple[int, int | None]:
+    """The smallest and the largest number of characters of the strings; None for no upper bound. Raises UsageError."""
+    return counts(schema, "minLength", "maxLength", at, _LONGEST_STRING)
 
 
 def number_expression(kind: str, schema: Mapping[str, Any], at: str, rules: Rules) -> str:
@@ -85,9 +90,7 @@ def counts(
 ) -> tuple[int, int | None]:
     """The smallest and the largest count that a schema allows; None for no upper bound."""
     for key, bound in ((least_key, _MOST), (most_key, None if most_allowed > _MOST else _MOST)):
-        count = schema.get(key, 0)
-        if isinstance(count, float) and count.is_integer():
-            count = int(count)
+        count = whole(schema.get(key, 0))
         if isinstance(count, bool) or not isinstance(count, int) or count < 0 or (bound is not None and count > bound):
             refuse(at, f"{key} must be an integer from 0{'' if bound is None else f' to {bound}'}")
     least, most = int(schema.get(least_key, 0)), schema.get(most_key)
@@ -97,48 +100,55 @@ def counts(
     return least, most
 
 
-def _regular(rules: Rules, at: str, make: Callable[..., Rules | None], *arguments: Any) -> str:
+def _regular(rules: Rules, at: str, make: Callable[..., _Costly], *arguments: Any) -> str:
     """Add the rules of a language, once for all places that ask for the same, and return the name of the first one."""
     prefix = f"x{hashlib.sha256(repr((make.__name__, arguments)).encode()).hexdigest()[:12]}-"
-    if f"{prefix}0" not in rules:
-        try:
-            made = make(prefix, *arguments)
-        except PatternError as error:
-            refuse(at, f"pattern {error}")
-        except (TooManyRules, RecursionError):
-            refuse(at, "pattern, format and bounds take too many rules; give simpler ones")
-        if made is None:
-            is_number = make is _number_rules
-            what = f"number of up to {MAX_DIGITS} digits" if is_number else "text of this length, pattern and format"
-            refuse(at, f"no {what} is allowed")
-        rules.update(made)
+    if f"{prefix}0" in rules.named:
+        return f"{prefix}0"
+    try:
+        if rules.work.is_done(MOST_WORK):
+            raise TooManyRules
+        made, cost = make(prefix, *arguments)
+    except PatternError as error:
+        refuse(at, f"pattern {error}")
+    except (TooManyRules, RecursionError):
+        rules.work.add(prefix, MOST_WORK)
+        refuse(at, "pattern, format and bounds take too many rules; give simpler ones")
+    rules.work.add(prefix, cost)
+    if made is None:
+        is_number = make is _number_rules
+        what = f"number of up to {MAX_DIGITS} digits" if is_number else "text of this length, pattern and format"
+        refuse(at, f"no {what} is allowed")
+    for name, rule in made.items():
+        rules.put(name, rule)
     return f"{prefix}0"
 
 
 @lru_cache(64)
-def _string_rules(prefix: str, expressions: tuple[str, ...], least: int, most: int | None) -> Rules | None:
+def _string_rules(prefix: str, expressions: tuple[str, ...], least: int, most: int | None) -> _Costly:
     shorter = [length for length in _SHORTER if (most is None or length < most) and length >= least]
+    work = 0
     for length in (most, *shorter):
-        languages = Languages()
+        languages = Languages(work)
         try:
             parts = [pattern_language(languages, expression) for expression in expressions]
             if least or length is not None:
                 parts.append(languages.times(languages.character, least, length))
-            return languages.rules(languages.all_of(parts), prefix)
+            return languages.rules(languages.all_of(parts), prefix), languages.work
         except TooManyRules:
-            if length == (most, *shorter)[-1]:
-                raise
-    return None
+            work = languages.work
+    raise TooManyRules
 
 
 @lru_cache(64)
 def _number_rules(
     prefix: str, is_integer: bool, low: Bound | None, high: Bound | None, divisor: Decimal | None
-) -> Rules | None:
+) -> _Costly:
     languages = Languages()
     language = numbers_between(languages, is_integer, low, high)
     multiples = None if divisor is None else multiples_of(languages, divisor)
-    return languages.rules(language if multiples is None else languages.all_of([language, multiples]), prefix)
+    every = language if multiples is None else languages.all_of([language, multiples])
+    return languages.rules(every, prefix), languages.work
 
 
 def _uri_expression(rules: Rules, is_web: bool) -> str:

@@ -88,3 +88,17 @@ def test_deep_schemas_are_refused() -> None:
 )
 def test_usual_schemas_are_not(schema: Any) -> None:
     check_readings(schema)
+
+
+def test_every_part_that_makes_rules_is_counted() -> None:
+    many = {f"p{i}": {"type": "array", "maxItems": 1000.0} for i in range(21)}
+    with pytest.raises(UsageError, match="items together"):
+        check_readings({"type": "object", "properties": many})
+    with pytest.raises(UsageError, match="ways"):
+        check_readings({"type": "object", "propertyNames": union(*[{"type": "string"}] * 65)})
+
+
+def test_alternatives_that_lead_to_the_same_ones_are_counted() -> None:
+    schema: dict[str, Any] = {f"d{i}": union(*[{"$ref": f"#/$defs/d{i + 1}"}] * 60) for i in range(4)}
+    with pytest.raises(UsageError, match="fewer"):
+        check_readings({"$defs": {**schema, "d4": {"const": 1}}, "$ref": "#/$defs/d0"})
