@@ -2,10 +2,10 @@
 
     python scripts/bench_batch.py --target FILE --draft FILE [--prompts 32] [-n 64] [--cap SIZE] [--ways LIST] [--json]
 
-The prompts are cut from specrun's own, 60 to 600 tokens each. Every run is a process of its own, with loading in its
-time and an empty data folder; `off` is plain decoding one by one. --cap runs it under scripts/capped.py, so that
-weights are streamed, and tells what was read. A line on stderr says which texts differ from those one by one, as passes
-of another size may have other last bits (docs/exactness.md).
+The prompts are cut from specrun's own, 60 to 600 tokens each. Every run is a process of its own with an empty data
+folder, so loading and the checks of a first run (some 10 s) are in its time; `off` is plain decoding one by one. --cap
+runs it under scripts/capped.py, so that weights are streamed, and tells what was read. A line on stderr says which
+texts differ from those of the first way, as passes of another size may have other last bits (docs/exactness.md).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def run(way: str, lines: str, given: argparse.Namespace, folder: Path) -> dict[s
     if given.cap:
         capped = [sys.executable, str(Path(__file__).with_name("capped.py")), given.cap, "--evict", str(given.target)]
         command = [*capped, "--", *command]
-    environment = {"SPECRUN_DATA_DIR": str(folder / "data"), "SPECRUN_CACHE_DIR": str(folder / "cache")}
+    environment = {"SPECRUN_DATA_DIR": str(folder / f"data {way}")}
     started = time.monotonic()
 
     done = subprocess.run(
