@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Collection, Container, Generator, Iterable, Iterator
+from typing import Any
 
+from specrun.locations import given_json
 from specrun.reading.deltas import CallDelta, Delta, Reader
 
 _NAMES = ("name", "function")
@@ -155,6 +157,15 @@ def _string(part: str) -> str | None:
 def whole_characters(text: str) -> str:
     """`text` with U+FFFD for halves of surrogate pairs, which JSON can escape and UTF-8 cannot represent."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """A call's arguments; empty for half an object, of an answer that was cut off."""
+    try:
+        value = given_json(whole_characters(json.dumps(json.loads(text), ensure_ascii=False)), "the call", ValueError)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 PYTHON_TAG = "<|python_tag|>"

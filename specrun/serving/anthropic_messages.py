@@ -13,18 +13,16 @@ from operator import itemgetter
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, InstanceOf
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from specrun.engine.completion import Completion
-from specrun.locations import given_json
-from specrun.reading.calls import whole_characters
+from specrun.reading.calls import arguments_of, whole_characters
 from specrun.reading.deltas import Delta
 from specrun.serving.answers import Answer, Shape, frame
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.bodies import Fields, Integer, must, parsed, read_json
-from specrun.serving.endpoint import Wanted, answered
+from specrun.serving.endpoint import Wanted, answered, in_thread
 from specrun.serving.messages import MOST_MESSAGES, joined
 from specrun.serving.openai_endpoints import read_chat
 from specrun.serving.service import LoadedService, Service, cached_tokens
@@ -115,8 +113,11 @@ async def anthropic_messages(service: Service, request: Request) -> Response:
 
 async def count_tokens(service: Service, request: Request) -> Response:
     """The endpoint that tells how many tokens the prompt of a request has. Raises SpecrunError and ApiError."""
-    body = await read_json(request)
-    wanted = await run_in_threadpool(lambda: read_chat(service, openai_body(body, needs_length=False)))
+
+    def read(service: Service, body: Mapping[str, Any]) -> Wanted:
+        return read_chat(service, openai_body(body, needs_length=False))
+
+    wanted = await in_thread(service, read, await read_json(request))
     return JSONResponse({"input_tokens": len(wanted.prompts[0].tokens)})
 
 
@@ -258,15 +259,6 @@ def _block(delta: Delta) -> tuple[tuple[str, int], dict[str, Any], str]:
     if delta.reasoning:
         return ("thinking", 0), {"type": "thinking", "thinking": "", "signature": ""}, delta.reasoning
     return ("text", 0), {"type": "text", "text": ""}, delta.content
-
-
-def arguments_of(text: str) -> dict[str, Any]:
-    """A call's arguments; empty for half an object, of an answer that was cut off."""
-    try:
-        value = given_json(whole_characters(json.dumps(json.loads(text), ensure_ascii=False)), "the call", ValueError)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _usage_json(completion: Completion) -> dict[str, int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from starlette.concurrency import run_in_threadpool
+from anyio import to_thread
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -16,6 +16,9 @@ from specrun.serving.bodies import read_json
 from specrun.serving.prompts import Prompt
 from specrun.serving.request_fields import Sending
 from specrun.serving.service import LoadedService, Service
+
+# The fields of all endpoints that bring schemas.
+_WITH_SCHEMAS = ("tools", "response_format", "json_schema", "format", "text", "output_config", "output_format")
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,18 @@ class Wanted:
 AnyWanted = TypeVar("AnyWanted", bound=Wanted)
 
 
+Read = TypeVar("Read")
+
+
+async def in_thread(service: Service, read: Callable[[Service, dict[str, Any]], Read], body: dict[str, Any]) -> Read:
+    """What `read` makes of a body, in a thread, because texts and schemas may be large.
+
+    Bodies with schemas have few threads of their own: converting may take seconds, and others would wait for a thread.
+    """
+    limiter = service.converting if any(body.get(name) for name in _WITH_SCHEMAS) else None
+    return await to_thread.run_sync(read, service, body, limiter=limiter)
+
+
 async def answered(
     service: Service,
     request: HttpRequest,
@@ -46,8 +61,7 @@ async def answered(
     Raises SpecrunError and ApiError.
     """
     loaded = service.loaded
-    # In a thread, because texts and schemas may be large.
-    wanted = await run_in_threadpool(read, service, await read_json(request))
+    wanted = await in_thread(service, read, await read_json(request))
     if isinstance(wanted, Response):
         return wanted
     job = service.submit(wanted.prompts, wanted.request, wanted.sending.n, not wanted.sending.cache_prompt)

@@ -21,6 +21,7 @@ from specrun.reading.hermes import HermesReader
 from specrun.serving.answers import NewReader
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.bodies import Fields, must, parsed
+from specrun.serving.coder_calls import not_held
 from specrun.serving.tools import ANY_OBJECT, LONGEST_GRAMMAR, Tools, call_rules, read_tools
 
 _NO_OBJECT = "[^{ \\n] [\\x00-\U0010ffff]*"  # a text that is no call in Llama's way
@@ -143,9 +144,19 @@ def read_expected(body: Mapping[str, Any], form: AnswerForm) -> Expected:
     if tools and form.calls is None:
         why = "cannot be used: the model's chat template has no calls of a known form"
         raise refused("tools", f"{why}; switch tools off in the program that asks")
+    if tools and form.calls == "coder":
+        _check_held(tools)
     if tools and form.calls == "harmony" and len(tools.forced) > 1:
         raise refused("tool_choice", "cannot be required with several tools for this model; name the function")
     return Expected(form, tools, schema, given.reasoning_format != "none")
+
+
+def _check_held(tools: Tools) -> None:
+    for i, tool in enumerate(tools.declared):
+        name = tool["function"]["name"]
+        if name in tools.strict and (what := not_held(tools.schemas[name])):
+            why = f"cannot be enforced, as strict asks: this model's calls cannot be held to {what}"
+            raise refused(f"tools[{i}].function.parameters", f"{why}; leave it or strict out")
 
 
 def _schema(given: _ExpectedFields) -> Any:

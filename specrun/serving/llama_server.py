@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -15,7 +14,7 @@ from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.answers import Answer, Shape, frame
 from specrun.serving.api_error import UNAVAILABLE, ApiError
 from specrun.serving.bodies import Fields, Integer, parsed, read_json
-from specrun.serving.endpoint import Wanted, answered
+from specrun.serving.endpoint import Wanted, answered, in_thread
 from specrun.serving.openai_endpoints import TextPrompt, read_chat, read_text, text_prompts
 from specrun.serving.openai_shapes import logprobs_json, timings_json
 from specrun.serving.prompts import Prompt
@@ -68,7 +67,7 @@ async def infill(service: Service, request: Request) -> Response:
 
 async def apply_template(service: Service, request: Request) -> Response:
     """The text that a conversation is for the model. Raises SpecrunError and ApiError."""
-    wanted = await run_in_threadpool(read_chat, service, await read_json(request))
+    wanted = await in_thread(service, read_chat, await read_json(request))
     return JSONResponse({"prompt": wanted.prompts[0].text})
 
 
@@ -101,7 +100,8 @@ def _wanted(
     service: Service, body: Mapping[str, Any], made: Sequence[Prompt], sending: Sending, given: _NativeFields
 ) -> _NativeWanted:
     # Editors have a prompt read in advance. A token has to be written for that, and is not sent.
-    body = {**body, "n_predict": 1} if given.n_predict == 0 else body
+    if given.n_predict is not None:  # llama-server's own name says more than OpenAI's
+        body = {**body, "max_completion_tokens": None, "max_tokens": None, "n_predict": given.n_predict or 1}
     wanted = read_text(service, body, made, sending)
     n_logprobs = given.n_probs or (0 if given.return_tokens else None)  # tokens come with their log-probabilities
     request = replace(wanted.request, logprobs=n_logprobs)

@@ -15,9 +15,9 @@ from pydantic import Field, InstanceOf
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from specrun.reading.calls import arguments_of
 from specrun.reading.deltas import CallDelta
 from specrun.serving.answers import Answer, Shape
-from specrun.serving.anthropic_messages import arguments_of
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.bodies import Fields, Integer, parsed
 from specrun.serving.endpoint import Wanted, answered

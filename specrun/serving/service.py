@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from anyio import CapacityLimiter
+
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
 from specrun.engine.request import Request
@@ -19,6 +21,7 @@ from specrun.serving.kept_responses import KeptResponses
 from specrun.serving.prompts import Prompt, Prompts
 from specrun.serving.request_fields import Defaults
 
+_MOST_CONVERTING = 2  # requests with schemas that are read at once
 _COUNTED_HERE = ("answers", "prompt_tokens_cached", "shared_passes")  # not by the statistics of an answer
 
 
@@ -94,7 +97,8 @@ class Service:
     """What the endpoints and the worker share.
 
     queue: the jobs that wait. defaults: what absent fields of a request mean. totals: sums over all answers.
-    responses: answers of /v1/responses that are kept. started: seconds of Unix time.
+    responses: answers of /v1/responses that are kept. converting: bounds the threads in which schemas are converted.
+    started: seconds of Unix time.
     """
 
     def __init__(self, queue: JobQueue, defaults: Defaults) -> None:
@@ -102,6 +106,7 @@ class Service:
         self.defaults = defaults
         self.totals = Totals()
         self.responses = KeptResponses()
+        self.converting = CapacityLimiter(_MOST_CONVERTING)
         self.started = int(time.time())
         self._loaded: LoadedService | None = None
 

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, InstanceOf
 
 from specrun.constraints import (
+    Work,
     check_readings,
     json_literal,
     pointed_at,
-    property_rules,
     schema_rules,
-    schema_to_gbnf,
 )
 from specrun.errors import UsageError
 from specrun.reading import hermes
 from specrun.reading.form import CallStyle
 from specrun.serving.api_error import refused
 from specrun.serving.bodies import Fields, must, parsed
+from specrun.serving.coder_calls import coder_parameters, plain_literal
 
 MOST_TOOLS = 512
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _NO_ARGUMENTS: dict[str, Any] = {**ANY_OBJECT, "properties": {}}
-_MOST_FOLLOWED = 16  # references and alternatives in each other
 _DEFINITIONS = {"$defs", "definitions"}
 # What makes a schema allow other objects than its properties tell.
 _NOT_PLAIN = {"$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
 _ARGUMENTS = {"hermes": "arguments", "llama3": "parameters"}
 LONGEST_GRAMMAR = 2**18  # characters; llama.cpp needs a second and 300 MB for a million
-# The name of a parameter that the schema does not name.
-_ANY_NAME = "[^<>\\n]{1,64}"
-# Text up to </parameter>. It may not have "</p" in it: a grammar would have to count letters to allow the rest.
-_TEXT = {"text": '([^<] | "<" [^/] | "</" [^p])*'}
 _NAME = r"^[a-zA-Z0-9_.:-]{1,128}$"
 
 
@@ -86,7 +81,8 @@ def read_tools(body: Mapping[str, Any]) -> Tools | None:
     forced = _forced(given.tool_choice, [function.name for function in functions])
     if forced is None or not functions:
         return None
-    schemas = {function.name: _schema(i, function) for i, function in enumerate(functions)}
+    work = Work()
+    schemas = {function.name: _schema(i, function, work) for i, function in enumerate(functions)}
     is_parallel = given.parallel_tool_calls and not isinstance(given.tool_choice, dict)
     # Templates look for all three fields.
     declared = [function.model_dump(include={"name", "description", "parameters"}) for function in functions]
@@ -95,12 +91,12 @@ def read_tools(body: Mapping[str, Any]) -> Tools | None:
     return Tools(told, _of_fitting_size(schemas, strict), strict, forced, is_parallel)
 
 
-def _schema(i: int, function: _Function) -> Any:
+def _schema(i: int, function: _Function, work: Work) -> Any:
     """What the grammar holds the arguments to. Only `strict` insists that it is the whole schema."""
     schema = _of_object(function.parameters)
     try:
         check_readings(schema)
-        schema_to_gbnf(schema)
+        schema_rules(schema, "", work)
     except (UsageError, RecursionError) as error:
         if function.strict is True:
             raise refused(f"tools[{i}].function.parameters", f"cannot be enforced, as strict asks: {error}") from error
@@ -156,7 +152,9 @@ def call_rules(style: CallStyle, tools: Tools, is_begun: bool = False) -> tuple[
     """
     names = tools.forced or tuple(tools.schemas)
     rules: dict[str, str] = {}
-    calls = [_call(style, name, tools.schemas[name], f"t{i}-", rules) for i, name in enumerate(names)]
+    calls = [
+        _call(style, name, tools.schemas[name], name in tools.strict, f"t{i}-", rules) for i, name in enumerate(names)
+    ]
     rules["call"] = " | ".join(calls)
     if style == "llama3":
         return ('call (";" ws call)*' if tools.is_parallel else "call"), rules
@@ -165,59 +163,12 @@ def call_rules(style: CallStyle, tools: Tools, is_begun: bool = False) -> tuple[
     return ("" if is_begun else f'"{hermes.OPEN}" ') + "rest" + more, rules
 
 
-def _call(style: CallStyle, name: str, schema: Any, prefix: str, rules: dict[str, str]) -> str:
+def _call(style: CallStyle, name: str, schema: Any, is_strict: bool, prefix: str, rules: dict[str, str]) -> str:
     """A GBNF expression for a call; the rules that it needs are added to `rules`."""
     if style == "coder":
-        return f'"<function={name}>\\n" {" ".join(_parameters(schema, prefix, rules))} "</function>"'
+        parameters = coder_parameters(schema, prefix, rules, is_strict)
+        return f'{plain_literal(f"<function={name}>")} "\\n" {" ".join(parameters)} "</function>"'
     arguments, more = schema_rules(schema, prefix)
     rules.update(more)
     head = f'"{{" ws "\\"name\\":" ws {json_literal(name)} "," ws "\\"{_ARGUMENTS[style]}\\":" ws'
     return f'{head} {arguments} ws "}}"'
-
-
-def _parameters(schema: Mapping[str, Any], prefix: str, rules: dict[str, str]) -> Iterable[str]:
-    """GBNF expressions for the parameters in the order of the schema; for any, where it names none."""
-    rules.update(_TEXT)
-    required, properties = schema.get("required", []), schema.get("properties")
-    if not properties:
-        others = schema.get("additionalProperties", properties is None)
-        if others is not False:
-            yield f'("<parameter=" {_ANY_NAME} ">\\n" text "\\n</parameter>\\n")*'
-        return
-    for i, (name, argument) in enumerate(properties.items()):
-        value = _text(argument) if isinstance(argument, dict) else "text"
-        is_named = isinstance(argument, dict) and argument.get("type", "string") != "string"
-        if is_named or not _may_be_text(argument, schema):
-            value, more = property_rules(schema, name, f"{prefix}{i}-")
-            rules.update(more)
-        parameter = f'{_literal(f"<parameter={name}>")} "\\n" {value} "\\n</parameter>\\n"'
-        yield parameter if name in required else f"({parameter})?"
-
-
-def _may_be_text(argument: Any, schema: Mapping[str, Any], depth: int = 0) -> bool:
-    """Whether an argument may be a text, which stands there without quotes."""
-    if not isinstance(argument, dict) or depth > _MOST_FOLLOWED:
-        return True
-    if isinstance(argument.get("$ref"), str):
-        return _may_be_text(pointed_at(schema, argument["$ref"]), schema, depth + 1)
-    for key in ("anyOf", "oneOf", "allOf"):
-        if isinstance(argument.get(key), list):
-            return any(_may_be_text(part, schema, depth + 1) for part in argument[key])
-    values = argument.get("enum", [argument["const"]] if "const" in argument else None)
-    kinds = argument.get("type", "string")
-    return any(isinstance(value, str) for value in values) if isinstance(values, list) else "string" in kinds
-
-
-def _text(argument: Mapping[str, Any]) -> str:
-    """A GBNF expression for a text that stands without quotes."""
-    choices = [argument["const"]] if "const" in argument else argument.get("enum")
-    if isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices):
-        return f"({' | '.join(map(_literal, choices))})"
-    if "minLength" in argument or "maxLength" in argument:
-        return f"[^<]{{{argument.get('minLength', 0)},{argument.get('maxLength', '')}}}"
-    return "text"
-
-
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return f'"{escaped}"'

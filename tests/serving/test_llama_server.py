@@ -62,8 +62,8 @@ def test_stop_texts_and_several_prompts(server: Server) -> None:
 
 def test_a_prompt_is_read_in_advance(server: Server) -> None:
     prompt = "import os, sys, json, re, math\n" * 4
-    read = server.post("/completion", {"prompt": prompt, "n_predict": 0})
-    assert (read["content"], read["tokens"]) == ("", [])
+    read = server.post("/completion", {"prompt": prompt, "n_predict": 0, "max_tokens": 5})
+    assert (read["content"], read["tokens"], read["tokens_predicted"]) == ("", [], 1)
     assert [piece["content"] for piece in chunks(server, "/completion", {"prompt": prompt, "n_predict": 0})][-1] == ""
     again = server.post("/completion", {"prompt": prompt, "n_predict": 2})
     assert again["tokens_cached"] > 20
