@@ -63,7 +63,7 @@ def read(path: Path) -> LastConversation:
         messages = [_message(one) for one in saved["messages"]]
         target = saved.get("target")
     except (ValueError, KeyError, TypeError) as error:
-        raise DamagedConversationError(f"{path} is not a saved conversation; /save makes one") from error
+        raise DamagedConversationError(f"{path} is not a saved conversation; name another file") from error
     return LastConversation(target if isinstance(target, str) else None, messages, path)
 
 

@@ -199,7 +199,10 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
             case "/think":
                 self._note(self._session.thinking or "nothing was thought")
             case "/save":
-                conversation_file.save_messages(_path(argument), self._session.messages, self._target)
+                path = _path(argument)
+                if path.is_file():
+                    conversation_file.read(path)  # raises for a file that is something else
+                conversation_file.save_messages(path, self._session.messages, self._target)
                 self._note(f"saved to {argument}")
             case "/load":
                 self._load(argument)

@@ -97,12 +97,16 @@ def generate(
     crowd: Crowd | None = None
     if form.jsonl:
         n = _parallel(form.parallel)
+        if form.output and str(form.output) == prompt_input.STDIN:
+            raise UsageError("without --output the answers go to stdout; name a file, or leave it out")
         if form.output and form.as_ready:
             raise UsageError("--output has each answer as soon as it is ready; leave --as-ready out")
         from specrun.cli.many_prompts import Lines
 
         lines = Lines(prompt_input.read_lines(given, form.file or []))
         known = lines.all()
+        if given and known == []:
+            raise PromptError("the argument stands before each prompt, and there is no line; give lines on stdin or -f")
         if n != 1:
             sizes = [len(line.prompt.encode(errors="replace")) for line in known or ()]
             mean = sum(sizes) // len(sizes) if sizes else _USUAL_BYTES

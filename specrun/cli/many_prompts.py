@@ -131,6 +131,7 @@ class _Asking:
     known: int | None
     n_taken: int = 0
     n_left_out: int = 0  # as they have answers
+    n_failed: int = 0
     n_done: int = 0
     n_tokens: int = 0
     exit_code: int = 0
@@ -159,7 +160,7 @@ class _Asking:
         """The line gets an object with its error, which decides the exit code."""
         self.answers.put(number, line, {"id": line.id, "error": str(error)}, True)
         self.exit_code = error.exit_code
-        self.n_done += 1
+        self.n_failed += 1
 
     def add(self, asked: _Asked, found: Completion | PromptError) -> None:
         if isinstance(found, PromptError):
@@ -169,7 +170,7 @@ class _Asking:
         self.answers.put(asked.number, asked.line, {"id": asked.line.id} | value, False)
         for line in lines:
             output.note(line)
-        self.n_done += 1
+        self.n_done += found.finish_reason != "interrupted"
 
     def count(self, n_tokens: int) -> None:
         self.n_tokens += n_tokens
@@ -178,8 +179,8 @@ class _Asking:
         """How far it is, for a line on a terminal."""
         known, left = "", ""
         if self.known is not None:
-            known = f" of {self.known - self.n_left_out}"
-            n_left = self.known - self.n_left_out - self.n_done
+            n_all = self.known - self.n_left_out - self.n_failed
+            known, n_left = f" of {n_all}", n_all - self.n_done
             left = left_text(self._seconds * n_left / self.n_done) if self.n_done else ""
         return f"{self.n_done}{known} texts, {self._rate} tokens/s{left}, Ctrl-C stops"
 
@@ -217,4 +218,6 @@ def write_lines(
         for asked, found in write_many(model, asking, interrupted=interrupted, count=asking.count):
             asking.add(asked, found)
     output.hint(asking.summary())
+    if asking.n_failed:
+        output.note(f"{asking.n_failed} of {asking.n_taken} lines failed; their objects say why")
     return INTERRUPTED_EXIT_CODE if interrupted() else asking.exit_code

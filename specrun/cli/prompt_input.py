@@ -69,9 +69,11 @@ def _parse(raw: bytes, number: int, prefix: str) -> PromptLine:
         line = given_json(_decode(raw, f"line {number}"), f"line {number}", PromptError)
     except PromptError as error:
         return PromptLine(number, error=str(error))
-    if not isinstance(line, dict) or not isinstance(line.get("prompt"), str):
-        return PromptLine(number, error=f'line {number} has no "prompt" text')
+    if not isinstance(line, dict):
+        return PromptLine(number, error=f'line {number} is no object; write {{"prompt": "..."}} in each line')
     identity = line.get("id", number)
+    if not isinstance(line.get("prompt"), str):
+        return PromptLine(identity, error=f'line {number} has no "prompt" text')
     if not line["prompt"].strip():
         return PromptLine(identity, error=f"line {number} has an empty prompt")
     return PromptLine(identity, prefix + line["prompt"])

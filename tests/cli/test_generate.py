@@ -179,9 +179,10 @@ def test_jsonl_keeps_ids_and_goes_on_after_bad_lines(here: SpecrunHere, script: 
         (["\ud83d"], SCRIPT_TEXT),
     ]
     bad = {json.dumps(answer["id"]): answer["error"] for answer in answers if "error" in answer}
-    assert list(bad) == ["3", "5", "null", "7", "8", '"long"', "10", '{"\\udcff": 0.1}', "14"]
+    assert list(bad) == ["3", "[1, 2]", "null", "7", "8", '"long"', "10", '{"\\udcff": 0.1}', "14"]
     assert "line 3 is not JSON" in bad["3"]
-    assert 'no "prompt"' in bad["5"]
+    assert 'no "prompt"' in bad["[1, 2]"]
+    assert result.stderr.endswith("9 of 13 lines failed; their objects say why\n")
     assert "--ctx-size" in bad['"long"']
 
 

@@ -185,6 +185,11 @@ def test_options_for_many_prompts_need_lines(here: SpecrunHere, arguments: tuple
     here("generate", "x", *arguments).assert_fails(USAGE, "--jsonl")
 
 
+def test_an_argument_without_lines_and_a_dash_are_told(here: SpecrunHere) -> None:
+    here("generate", "--jsonl", "hi").assert_fails(PROMPT_ERROR, "there is no line")
+    here("generate", "--jsonl", "-o", "-", stdin='{"prompt": "x"}').assert_fails(USAGE, "stdout")
+
+
 @pytest.mark.parametrize("given", ["0", "many", "33", "-1", "1.5"])
 def test_a_number_of_texts_that_cannot_be_is_refused(here: SpecrunHere, given: str) -> None:
     here("generate", "--jsonl", "--parallel", given, stdin='{"prompt": "x"}').assert_fails(USAGE, "--parallel")

@@ -115,8 +115,8 @@ def test_a_line_separator_inside_a_json_string_does_not_end_the_line(
     ("line", "identity", "part"),
     [
         (b"{", 1, "line 1 is not JSON: .* at column 2"),
-        (b'"text"', 1, 'no "prompt"'),
-        (b'{"prompt": 3, "id": "x"}', 1, 'no "prompt"'),
+        (b'"text"', 1, "is no object"),
+        (b'{"prompt": 3, "id": "x"}', "x", 'no "prompt"'),
         (b'{"prompt": "", "id": "x"}', "x", "empty prompt"),
         (b'{"prompt": "\xff"}', 1, "line 1 is not UTF-8"),
         (b"[" * 100_000, 1, "nested too deeply"),
