@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -45,6 +45,14 @@ class ApiError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+    def renamed(self, names: Mapping[str, str]) -> ApiError:
+        """The error with the client's name of its field. names: by how its name may begin."""
+        for name, theirs in names.items():
+            if self.param and self.param.startswith(name):
+                message = self.message.replace(name, theirs, 1)
+                return replace(self, param=self.param.replace(name, theirs, 1), message=message)
+        return self
 
     def as_openai(self) -> dict[str, Any]:
         kind = _TYPES.get(self.status, _INVALID)

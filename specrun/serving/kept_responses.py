@@ -16,12 +16,27 @@ Json = dict[str, Any]
 class Kept:
     """A response, and its conversation: the items of its input, with those before it, and of its output.
 
-    n_bytes: of both as JSON.
+    Both are kept as JSON, whose size is what they take; as objects they would take many times as much.
+    item_ids: of the response's output.
     """
 
-    response: Json
-    conversation: list[Json]
-    n_bytes: int
+    response_json: bytes
+    conversation_json: bytes
+    item_ids: tuple[str, ...]
+
+    @property
+    def response(self) -> Json:
+        value: Json = json.loads(self.response_json)
+        return value
+
+    @property
+    def conversation(self) -> list[Json]:
+        value: list[Json] = json.loads(self.conversation_json)
+        return value
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self.response_json) + len(self.conversation_json)
 
 
 class KeptResponses:
@@ -31,16 +46,17 @@ class KeptResponses:
         self._most_bytes = most_bytes
         self._n_bytes = 0
         self._kept: dict[str, Kept] = {}
-        self._items: dict[str, Json] = {}  # of their outputs, by their ids
+        self._by_item: dict[str, Kept] = {}  # the same, by the ids of the items of their outputs
         self._in_use = threading.Lock()
 
     def keep(self, response: Json, conversation: list[Json]) -> None:
-        kept = Kept(response, conversation, len(json.dumps([response, conversation])))
+        ids = tuple(item["id"] for item in response["output"])
+        kept = Kept(json.dumps(response).encode(), json.dumps(conversation).encode(), ids)
         if kept.n_bytes > self._most_bytes:
             return
         with self._in_use:
             self._kept[response["id"]] = kept
-            self._items |= {item["id"]: item for item in response["output"]}
+            self._by_item |= dict.fromkeys(ids, kept)
             self._n_bytes += kept.n_bytes
             while self._n_bytes > self._most_bytes:
                 self._drop(next(iter(self._kept)))
@@ -50,7 +66,8 @@ class KeptResponses:
 
     def item(self, id_: str) -> Json | None:
         """An item that an answer consisted of."""
-        return self._items.get(id_)
+        kept = self._by_item.get(id_)
+        return next(item for item in kept.response["output"] if item["id"] == id_) if kept else None
 
     def forget(self, id_: str) -> bool:
         """Whether there was such a response."""
@@ -60,6 +77,6 @@ class KeptResponses:
     def _drop(self, id_: str) -> bool:
         kept = self._kept.pop(id_)
         self._n_bytes -= kept.n_bytes
-        for item in kept.response["output"]:
-            del self._items[item["id"]]
+        for item_id in kept.item_ids:
+            del self._by_item[item_id]
         return True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -31,6 +31,14 @@ _SAME = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "repeat_penalty", "repeat_last_n"),
     *("presence_penalty", "frequency_penalty"),
 )
+
+
+# Of the fields in OpenAI's shape -> what they are called here, for messages about what is wrong in them.
+_NAMES = {name: f"options.{name}" for name in _SAME} | {
+    "max_tokens": "options.num_predict",
+    "json_schema": "format",
+    "reasoning_effort": "think",
+}
 
 
 class _Options(Fields):
@@ -69,12 +77,27 @@ class _GenerateFields(_OllamaFields):
     raw: bool = False
 
 
+_Read = Callable[[Service, Mapping[str, Any]], Wanted | Response]
+
+
 async def chat(service: Service, request: Request) -> Response:
-    return await answered(service, request, _read_chat, _ChatShape)
+    return await answered(service, request, _with_own_names(_read_chat), _ChatShape)
 
 
 async def generate(service: Service, request: Request) -> Response:
-    return await answered(service, request, _read_generate, _GenerateShape)
+    return await answered(service, request, _with_own_names(_read_generate), _GenerateShape)
+
+
+def _with_own_names(read: _Read) -> _Read:
+    """The same, with errors that name the fields as they are called here."""
+
+    def renaming(service: Service, body: Mapping[str, Any]) -> Wanted | Response:
+        try:
+            return read(service, body)
+        except ApiError as error:
+            raise error.renamed(_NAMES) from error
+
+    return renaming
 
 
 def _read_chat(service: Service, body: Mapping[str, Any]) -> Wanted | Response:
@@ -106,7 +129,8 @@ def _openai_body(given: _OllamaFields) -> dict[str, Any]:
         raise refused("images", "cannot be read by this model")
     body = {name: given.options.get(name) for name in _SAME}
     limit = parsed(_Options, given.options, "options").num_predict
-    body |= {"stream": given.stream, "max_tokens": limit if limit is None else max(limit, -1)}
+    # Anything below 1 is no limit for Ollama.
+    body |= {"stream": given.stream, "max_tokens": -1 if limit is not None and limit < 1 else limit}
     if isinstance(given.format, dict):
         body["json_schema"] = given.format
     elif given.format == "json":

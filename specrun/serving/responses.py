@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -85,7 +85,7 @@ def _read(service: Service, body: Json) -> _Asked:
     try:
         wanted = read_chat(service, body | chat_fields(given, conversation))
     except ApiError as error:
-        raise _renamed(error) from error
+        raise error.renamed(_NAMES) from error
     return _Asked(**vars(wanted), response=_begun(body, given, wanted), conversation=conversation, given=given)
 
 
@@ -104,21 +104,11 @@ def _conversation(given: ResponsesFields, kept: KeptResponses) -> list[Json]:
         # Items without a type are messages, or references if they have nothing but an id.
         if isinstance(item, dict) and (item.get("type") == "item_reference" or set(item) == {"id"}):
             id_ = str(item.get("id"))
-            item = kept.item(id_)
-            if item is None:
+            if (item := kept.item(id_)) is None:
                 why = f"Item with id '{id_}' not found. Only the latest are kept, in memory; send it."
                 raise ApiError(why, NOT_FOUND, param=f"input[{i}].id")
         items.append(item)
     return [*before, *items]
-
-
-def _renamed(error: ApiError) -> ApiError:
-    """The error with the name that a field of chat has here."""
-    for name, here in _NAMES.items():
-        if error.param and error.param.startswith(name):
-            message = error.message.replace(name, here, 1)
-            return replace(error, param=error.param.replace(name, here, 1), message=message)
-    return error
 
 
 def _begun(body: Json, given: ResponsesFields, wanted: Wanted) -> Json:
@@ -135,7 +125,7 @@ def _begun(body: Json, given: ResponsesFields, wanted: Wanted) -> Json:
         "incomplete_details": None,
         "instructions": body.get("instructions"),
         "max_output_tokens": given.max_output_tokens,
-        "metadata": body.get("metadata") or {},
+        "metadata": given.metadata,
         "parallel_tool_calls": given.parallel_tool_calls,
         "previous_response_id": given.previous_response_id,
         "prompt_cache_key": body.get("prompt_cache_key"),

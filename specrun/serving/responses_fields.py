@@ -88,6 +88,11 @@ class ResponsesFields(Fields):
     previous_response_id: str | None = None
     store: bool = True
     include: list[str] = Field([])
+    metadata: Annotated[
+        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+        Field(max_length=16),
+        must("have at most 16 names of at most 64 characters, each with a string of at most 512"),
+    ] = Field({})
     text: _TextFields = _TextFields()
     reasoning: _Reasoning = _Reasoning()
     tools: Annotated[list[_Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] = Field([])

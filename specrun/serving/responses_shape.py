@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from specrun.engine.completion import Completion
@@ -47,7 +49,7 @@ class ResponsesShape(Shape):
         self._item: Json | None = None  # the item that is being written, and which call it is
         self._call = -1
         self._texts: list[str] = []  # that were added to it
-        self._logprobs: list[TokenLogprob] = []  # of the message, and of these those that were not sent yet
+        self._logprobs: list[TokenLogprob] = []  # of the message; and those whose text was not told yet
         self._unsent: list[TokenLogprob] = []
 
     def whole(self, answers: Sequence[Answer]) -> Json:
@@ -85,11 +87,16 @@ class ResponsesShape(Shape):
             yield from self._begin(delta)
         if text:
             self._texts.append(text)
-            yield self._of_item(_delta_event(kind), delta=text, **self._unsent_logprobs(kind))
+            logprobs, told = self._logprobs_of(text), {}
+            if kind == "message":
+                self._logprobs += logprobs
+                told = {"logprobs": logprobs_json(logprobs, self._token_bytes)}
+            yield self._of_item(_delta_event(kind), delta=text, **told)
 
     def _begin(self, delta: Delta) -> Iterator[bytes]:
         """Begin the item that `delta` is of."""
         kind, call = _kind(delta)[0], delta.call
+        self._logprobs = []
         item = {"id": f"{_PREFIXES[kind]}_{secrets.token_hex(24)}", "type": kind, "status": "in_progress"}
         if call:
             self._call = call.index
@@ -147,13 +154,16 @@ class ResponsesShape(Shape):
         logprobs = logprobs_json(self._logprobs if text else (), self._token_bytes)
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
-    def _unsent_logprobs(self, kind: str) -> Json:
-        """The log-probabilities that go with an addition to a message."""
-        if kind != "message":
-            return {}
-        unsent, self._unsent = self._unsent, []
-        self._logprobs += unsent
-        return {"logprobs": logprobs_json(unsent, self._token_bytes)}
+    def _logprobs_of(self, text: str) -> list[TokenLogprob]:
+        """Those of the tokens that `text` was written with. Tokens before them are of marks, which are not told."""
+        parts, wanted = [self._token_bytes(one.token) for one in self._unsent], text.encode()
+        start = b"".join(parts).find(wanted)
+        ends = list(accumulate(map(len, parts)))
+        first, behind = bisect_right(ends, start), bisect_left(ends, start + len(wanted)) + 1
+        if start < 0:  # it is told otherwise than it was written
+            first, behind = 0, len(parts)
+        found, self._unsent = self._unsent[first:behind], self._unsent[behind:]
+        return found
 
     def _of_item(self, kind: str, **fields: Any) -> bytes:
         """An event of the item that is being written, or of its only part."""

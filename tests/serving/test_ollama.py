@@ -180,3 +180,19 @@ def test_a_stream_that_waits_is_kept_alive_by_lines_of_json(endless: Path, monke
             waiting = json.loads(next(lines))
             assert (waiting["response"], waiting["done"]) == ("", False)
             lines.close()
+
+
+def test_fields_are_named_as_they_are_here(server: Server) -> None:
+    for fields, name in (
+        ({"options": {"temperature": "x"}}, "options.temperature"),
+        ({"options": {"num_predict": 2**40}}, "options.num_predict"),
+        ({"format": {"type": "no"}}, "format"),
+    ):
+        refused = server.client.post("/api/chat", json={"messages": ASK, **fields})
+        assert refused.status_code == 400
+        assert refused.json()["error"].startswith(f"{name} ")
+
+
+def test_no_number_of_tokens_is_no_limit(server: Server) -> None:
+    body = {"messages": ASK, "stream": False, "options": {"num_predict": 0, "stop": ["e", " ", "a"]}}
+    assert server.client.post("/api/chat", json=body).status_code == 200

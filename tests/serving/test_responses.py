@@ -235,6 +235,16 @@ def test_log_probabilities_come_with_the_text(pair: Server) -> None:
     assert all(len(event["logprobs"]) for event in deltas)
 
 
+def test_log_probabilities_are_those_of_the_message_alone(qwen: Server) -> None:
+    body: Json = {"input": ASK, "tools": TOOLS, "include": ["message.output_text.logprobs"], "max_output_tokens": 64}
+    output = qwen.post(PATH, body)["output"]
+    assert [item["type"] for item in output] == ["reasoning", "message", "function_call"]
+    (part,) = output[1]["content"]
+    assert "".join(token["token"] for token in part["logprobs"]).strip() == part["text"] == "I look."
+    (done,) = [event for event in events(qwen, **body) if event["type"] == f"{TEXT}.done"]
+    assert done["logprobs"] == part["logprobs"]
+
+
 def test_an_answer_without_a_word_is_a_message(tmp_path: Path) -> None:
     file = scripted_llama(tmp_path / "q.gguf", [b"<think>", b"hm", b"</think>"], metadata={CHAT_TEMPLATE: QWEN3})
     with running(file, plan=OFF.plan()) as server:
@@ -256,6 +266,8 @@ def test_what_is_wrong_is_told_in_the_fields_that_were_sent(qwen: Server) -> Non
     status, param, message = refused(qwen, input=ASK, text=wrong)
     assert (status, param) == (400, "text.format.schema")
     assert message.startswith("text.format.schema")
+    for metadata in ({"a": 1}, {"a": "x" * 513}, {"x" * 65: "a"}, {str(i): "" for i in range(17)}):
+        assert refused(qwen, input=ASK, metadata=metadata)[1] == "metadata"
     assert refused(qwen, input=ASK, max_output_tokens=0)[1] == "max_output_tokens"
     assert refused(qwen, input=ASK, tools=TOOLS, tool_choice={"type": "file_search"})[1] == "tool_choice"
     status, error = qwen.refused(PATH, {"input": "a b " * 600})
