@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,7 @@ def scripted_llama(
     path: Path,
     pieces: Sequence[bytes],
     *,
+    others: Sequence[Sequence[bytes]] = (),
     repeat: bool = False,
     n_ctx: int = 512,
     n_layer: int = 1,
@@ -120,14 +122,16 @@ def scripted_llama(
 ) -> Path:
     """A llama that answers every prompt with `pieces`, one token each, then ends its text, or begins again if `repeat`.
 
-    A prompt must not end with one of the pieces. Pieces must differ from each other; they need not be valid UTF-8 by
-    themselves. Greedy or sampled, the text is the same. The layers add nothing: a token's embedding alone decides what
-    follows it; n_layer makes the file larger.
+    A prompt that ends with the first piece of one of `others` is answered with the rest of that; else it must not end
+    with a piece. All pieces must differ from each other; they need not be valid UTF-8 by themselves. Greedy or sampled,
+    the text is the same. The layers add nothing: a token's embedding alone decides what follows it; n_layer makes the
+    file larger.
     """
-    assert len(set(pieces)) == len(pieces), "every piece is a token of its own"
+    scripts = [pieces, *others]
+    assert len({*chain(*scripts)}) == sum(map(len, scripts)), "every piece is a token of its own"
     n_embd = 64
     values = tokenizer()
-    ids = [_add_token(values, piece) for piece in pieces]
+    ids = [[_add_token(values, piece) for piece in script] for script in scripts]
     end = values["tokenizer.ggml.eos_token_id"]
     n_vocab = len(values[TOKENS])
     # The first dimension is the same for all tokens and means "the script begins"; the others tell tokens apart.
@@ -135,9 +139,11 @@ def scripted_llama(
     own /= np.linalg.norm(own, axis=1, keepdims=True)
     embedding = np.concatenate([np.full((n_vocab, 1), 0.5, np.float32), own], axis=1)
     output = np.zeros((n_vocab, n_embd), np.float32)
-    output[ids[0], 0] = 48
-    following = ids[1:] if repeat else [*ids[1:], end]
-    output[following, 1:] = 32 * own[ids[: len(following)]]
+    output[ids[0][0], 0] = 48
+    for script in ids:
+        output[script[1:], 1:] = 32 * own[script[:-1]]
+    if not repeat:
+        output[end, 1:] = 32 * np.linalg.pinv(own[[script[-1] for script in ids]]).sum(axis=1)
     tensors = {
         "token_embd.weight": embedding,
         "output_norm.weight": np.ones(n_embd, np.float32),

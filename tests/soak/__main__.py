@@ -4,7 +4,7 @@
                  [--pair TARGET.gguf DRAFT.gguf] [--seed N]
 
 Parts: target, padded, streamed, draft, engine (state machines: --minutes for each), chat (--tokens), trees (--trees for
-each rule), kills (--minutes), serving (--requests), long (--prompt, --pair).
+each rule), kills (--minutes), serving (--requests), load (--minutes), long (--prompt, --pair).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tests.models import random_llama, wide_target
 from tests.soak import kills, long_chat, long_prompt, random_trees, serving
 from tests.soak.draft_states import ROUNDING, DraftStates, DraftSubject
 from tests.soak.engine_states import EngineStates, Pair
+from tests.soak.load import under_load
 from tests.soak.running import run_for
 from tests.soak.target_states import StreamedStates, Subject, TargetStates
 
@@ -206,6 +207,21 @@ def _serving(options: argparse.Namespace, _: Path) -> int:
         return 1 if faults else 0
 
 
+def _load(options: argparse.Namespace, _: Path) -> int:
+    with _line("load", "embedded pair") as line:
+        load = under_load(60 * options.minutes)
+        outcome = load.outcome
+        first, last = outcome.looks
+        line.update({what: f"{n:,}" for what, n in sorted(outcome.counts.items())})
+        line["memory"] = f"{size_text(first.rss)} to {size_text(last.rss)}"
+        line["alone"], line["after"] = f"{load.alone_s:.2f} s", f"{load.after_s:.2f} s"
+        faults = [*outcome.wrong[:5]]
+        if outcome.growth > _MOST_SERVER_GROWTH:
+            faults.append(f"the memory grew by {outcome.growth:.1%}")
+        line["verdict"] = "; ".join(faults) or "all texts right, memory flat"
+        return 1 if faults else 0
+
+
 def _long(options: argparse.Namespace, folder: Path) -> int:
     pair, n_ctx = options.pair, options.prompt + _BEHIND + 1024
     if pair is None:
@@ -245,6 +261,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, Path], int]] = {
     "trees": _trees,
     "kills": _kills,
     "serving": _serving,
+    "load": _load,
     "long": _long,
 }
 

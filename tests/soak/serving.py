@@ -81,11 +81,11 @@ def body(random_: random.Random, known: dict[str, str]) -> tuple[str, dict[str, 
 class Clients:
     """Several clients of the server at `url`, each with requests at random."""
 
-    def __init__(self, url: str, seed: int) -> None:
-        self._url = url
+    def __init__(self, url: str, seed: int = 0) -> None:
+        self.url = url
         self._seed = seed
         host, port = url.removeprefix("http://").split(":")
-        self._address = host, int(port)
+        self.address = host, int(port)
         self._known: dict[str, str] = {}  # name of a request -> its text
         self._lock = threading.Lock()
         self.outcome = Outcome()
@@ -109,13 +109,13 @@ class Clients:
             self.outcome.wrong.append("a request is stuck in the queue")
 
     def _numbers(self) -> dict[str, float]:
-        text = httpx2.get(f"{self._url}/metrics", trust_env=False, timeout=TIMEOUT_S).text
+        text = httpx2.get(f"{self.url}/metrics", trust_env=False, timeout=TIMEOUT_S).text
         return {name: float(value) for name, value in re.findall(r"^(\w+) ([\d.e+]+)$", text, re.MULTILINE)}
 
     def _client(self, seed: int, n_requests: int) -> None:
         random_ = random.Random(seed)
         ways = (self._whole, self._stream, self._whole, self._goes_away, self._bad_body, self._half_body, self._slow)
-        with httpx2.Client(base_url=self._url, trust_env=False, timeout=TIMEOUT_S) as client:
+        with httpx2.Client(base_url=self.url, trust_env=False, timeout=TIMEOUT_S) as client:
             for _ in range(n_requests):
                 way = random_.choice(ways)
                 try:
@@ -135,11 +135,11 @@ class Clients:
         name, asked = self._body(random_)
         with client.stream("POST", CHAT, json={**asked, "stream": True}) as response:
             if not self._is_full(response.status_code):
-                self._check(name, _text(list(response.iter_lines())))
+                self._check(name, text_of(list(response.iter_lines())))
 
     def _goes_away(self, _client: httpx2.Client, random_: random.Random) -> None:
         """Leave while the answer is written, or before."""
-        with self._sent({**self._body(random_)[1], "max_tokens": 400, "stream": True}) as connection:
+        with self.sent({**self._body(random_)[1], "max_tokens": 400, "stream": True}) as connection:
             if random_.random() < 0.7:
                 connection.recv(random_.choice([1, _ENOUGH]))
 
@@ -149,29 +149,29 @@ class Clients:
             self.outcome.wrong.append(f"a bad body got {response.status_code}")
 
     def _half_body(self, _client: httpx2.Client, _random: random.Random) -> None:
-        with socket.create_connection(self._address) as connection:
+        with socket.create_connection(self.address) as connection:
             connection.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{{".encode())
 
     def _slow(self, _client: httpx2.Client, random_: random.Random) -> None:
         """Read an answer in small pieces, with pauses."""
         name, asked = self._body(random_)
-        with self._sent({**asked, "stream": True}) as connection:
+        with self.sent({**asked, "stream": True}) as connection:
             data = b""
             while piece := connection.recv(_SLOW_READ):
                 data += piece
                 time.sleep(0.001)
         if not self._is_full(int(data.split(b" ", 2)[1])):
-            self._check(name, _text(data.decode().splitlines()))
+            self._check(name, text_of(data.decode().splitlines()))
 
     @contextmanager
-    def _sent(self, asked: dict[str, Any]) -> Iterator[socket.socket]:
+    def sent(self, asked: dict[str, Any]) -> Iterator[socket.socket]:
         """A connection on which a request has been sent, and after which the server closes it."""
         data = json.dumps(asked).encode()
         head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(data)}\r\n\r\n"
         with socket.socket() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.settimeout(TIMEOUT_S)
-            connection.connect(self._address)
+            connection.connect(self.address)
             connection.sendall(head.encode() + data)
             yield connection
 
@@ -194,7 +194,7 @@ class Clients:
                 self.outcome.wrong.append(f"another text for {name}")
 
 
-def _text(lines: Sequence[str]) -> str:
+def text_of(lines: Sequence[str]) -> str:
     """The text of a stream, which must be whole."""
     data = [line[6:] for line in lines if line.startswith("data: ")]
     assert data[-1] == "[DONE]", f"the stream ends with {data[-1]}"
