@@ -25,6 +25,8 @@ scripted, free = (
 )
 MESSAGES: Any = [{"role": "user", "content": ASK}]
 TOOLS: Any = [{"name": "weather", "input_schema": PARAMETERS}]
+# Its `parse` takes bounds out of the schema.
+FORMAT: Any = {"format": {"type": "json_schema", "schema": Report.model_json_schema()}}
 ASKED: Any = {"model": MODEL, "max_tokens": 600, "messages": MESSAGES}
 
 
@@ -54,12 +56,15 @@ def tool_forced() -> None:
 
 
 def structured() -> None:
-    assert free.messages.parse(**ASKED, output_format=Report).parsed_output
+    message: Any = free.messages.create(**ASKED, output_config=FORMAT)
+    Report.model_validate_json(message.content[-1].text)
 
 
 def tools_and_format() -> None:
-    message = free.messages.parse(**ASKED, output_format=Report, tools=TOOLS)
-    assert message.parsed_output or message.content[0].type == "tool_use"
+    choice: Any = {"type": "auto", "disable_parallel_tool_use": True}
+    message: Any = free.messages.create(**ASKED, output_config=FORMAT, tools=TOOLS, tool_choice=choice)
+    last = message.content[-1]
+    assert last.type == "tool_use" or Report.model_validate_json(last.text)
 
 
 def error() -> None:

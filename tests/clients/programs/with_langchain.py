@@ -70,7 +70,7 @@ def structured(is_new: bool) -> None:
 @with_both
 def tools_and_format(is_new: bool) -> None:
     asking = model(FREE, use_responses_api=is_new)
-    bound = asking.bind_tools([weather], response_format=Report, strict=True)
+    bound = asking.bind_tools([weather], response_format=Report, strict=True, parallel_tool_calls=False)
     message: Any = bound.invoke(ASK)
     assert message.tool_calls or message.additional_kwargs.get("parsed")
 

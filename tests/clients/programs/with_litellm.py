@@ -39,7 +39,7 @@ def structured() -> None:
 
 
 def tools_and_format() -> None:
-    message = ask(FREE, response_format=Report, tools=TOOLS).choices[0].message
+    message = ask(FREE, response_format=Report, tools=TOOLS, parallel_tool_calls=False).choices[0].message
     assert message.tool_calls or Report.model_validate_json(message.content)
 
 

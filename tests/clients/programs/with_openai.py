@@ -25,6 +25,7 @@ MESSAGES: Any = [{"role": "user", "content": ASK}]
 FUNCTION: Any = {"name": "weather", "parameters": PARAMETERS, "strict": True}
 TOOLS: Any = [{"type": "function", "function": FUNCTION}]
 FLAT: Any = [{"type": "function", **FUNCTION}]
+ONE: Any = {"parallel_tool_calls": False}  # the model would not end by itself
 chat, responses = scripted.chat.completions, scripted.responses
 
 
@@ -62,7 +63,7 @@ def structured() -> None:
 
 
 def tools_and_format() -> None:
-    asked: Any = {"model": MODEL, "messages": MESSAGES, "tools": TOOLS, "response_format": Report}
+    asked: Any = {"model": MODEL, "messages": MESSAGES, "tools": TOOLS, "response_format": Report, **ONE}
     message = free.chat.completions.parse(**asked).choices[0].message
     assert message.tool_calls or message.parsed
 
@@ -106,7 +107,7 @@ def responses_structured() -> None:
 
 
 def responses_tools_and_format() -> None:
-    asked: Any = {"model": MODEL, "input": ASK, "tools": FLAT, "text_format": Report}
+    asked: Any = {"model": MODEL, "input": ASK, "tools": FLAT, "text_format": Report, **ONE}
     answer = free.responses.parse(**asked)
     assert answer.output_parsed or answer.output[-1].type == "function_call"
 

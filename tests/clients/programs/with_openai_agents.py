@@ -65,7 +65,9 @@ async def structured() -> None:
 
 
 async def tools_and_format() -> None:
-    for agent in agents(FREE, output_type=Report, tools=[weather]):
+    for agent in agents(
+        FREE, output_type=Report, tools=[weather], model_settings=ModelSettings(parallel_tool_calls=False)
+    ):
         # The model calls the tool again and again, which is a right answer.
         with suppress(MaxTurnsExceeded):
             assert isinstance((await Runner.run(agent, ASK, max_turns=4)).final_output, Report)

@@ -51,7 +51,9 @@ def structured() -> None:
 
 
 def tools_and_format() -> None:
-    for agent in agents(FREE, output_type=NativeOutput(Report), tools=[weather]):
+    for agent in agents(
+        FREE, output_type=NativeOutput(Report), tools=[weather], model_settings={"parallel_tool_calls": False}
+    ):
         # The model calls the tool again and again, which is a right answer.
         with suppress(UsageLimitExceeded):
             assert isinstance(agent.run_sync(ASK, usage_limits=UsageLimits(request_limit=4)).output, Report)
