@@ -19,7 +19,7 @@ from specrun.serving.bodies import parsed
 from specrun.serving.endpoint import Wanted, answered
 from specrun.serving.kept_responses import Kept, KeptResponses
 from specrun.serving.openai_endpoints import read_chat
-from specrun.serving.responses_fields import ResponsesFields, chat_fields
+from specrun.serving.responses_fields import ResponsesFields, chat_fields, tool_names
 from specrun.serving.responses_shape import ResponsesShape
 from specrun.serving.service import LoadedService, Service
 
@@ -85,7 +85,7 @@ def _read(service: Service, body: Json) -> _Asked:
     try:
         wanted = read_chat(service, body | chat_fields(given, conversation))
     except ApiError as error:
-        raise error.renamed(_NAMES) from error
+        raise error.renamed(_NAMES | tool_names(given)) from error
     return _Asked(**vars(wanted), response=_begun(body, given, wanted), conversation=conversation, given=given)
 
 

@@ -111,7 +111,8 @@ class ResponsesFields(Fields):
 def chat_fields(given: ResponsesFields, conversation: Sequence[Any]) -> Json:
     """The fields of /v1/chat/completions that ask for the same. Raises ApiError."""
     system = [{"role": "system", "content": given.instructions}] if given.instructions else []
-    items = [_item(item, f"input[{i}]") for i, item in enumerate(conversation)]
+    n_before = len(conversation) - len(given.input)
+    items = [_item(item, f"input[{i - n_before}]") for i, item in enumerate(conversation)]
     has_logprobs = _LOGPROBS in given.include
     wanted = given.text.format
     schema = {"name": wanted.name, "schema": wanted.schema_, "strict": wanted.strict} if wanted else None
@@ -127,6 +128,21 @@ def chat_fields(given: ResponsesFields, conversation: Sequence[Any]) -> Json:
         "top_logprobs": given.top_logprobs if has_logprobs else None,
         "n": 1,
     }
+
+
+def tool_names(given: ResponsesFields) -> dict[str, str]:
+    """What the functions among chat's tools are called in the request, for messages about what is wrong in them."""
+    paths = [path for path, _, tool in _functions(given.tools)]
+    return {f"tools[{i}].function": path for i, path in enumerate(paths)}
+
+
+def _functions(given: Sequence[_Tool]) -> Iterable[tuple[str, str, _Tool]]:
+    """The functions among tools and in their namespaces: their places, the namespaces, and the functions."""
+    yield from ((f"tools[{i}]", "", tool) for i, tool in enumerate(given) if tool.type == "function")
+    for i, space in enumerate(given):
+        if space.type == "namespace":
+            inner = enumerate(space.tools)
+            yield from ((f"tools[{i}].tools[{k}]", space.name, tool) for k, tool in inner if tool.type == "function")
 
 
 def _item(given: Any, path: str) -> _Item:
@@ -172,12 +188,9 @@ def _tools(given: Sequence[_Tool]) -> list[Json]:
     Programs offer such tools beside their own without being asked, and get on without; alone they are what is wanted.
     Raises ApiError.
     """
-    spaces = [("", given), *((tool.name, tool.tools) for tool in given if tool.type == "namespace")]
     tools = [
         _function(name=known_name(space, tool.name), **tool.model_dump(include={"description", "parameters", "strict"}))
-        for space, several in spaces
-        for tool in several
-        if tool.type == "function"
+        for _, space, tool in _functions(given)
     ]
     if given and not tools:
         why = f"cannot be {given[0].type}, which does not run here; the model can call functions"

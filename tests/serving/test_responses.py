@@ -24,6 +24,7 @@ WEATHER: Json = {"type": "function", "name": "weather", "description": "Tells it
 TOOLS: list[Any] = [WEATHER]
 ASK = "Weather in Oslo?"
 TEXT = "response.output_text"
+WRONG_ITEM = {"content": "x"}
 CALL = "response.function_call_arguments"
 
 
@@ -266,6 +267,15 @@ def test_what_is_wrong_is_told_in_the_fields_that_were_sent(qwen: Server) -> Non
     status, param, message = refused(qwen, input=ASK, text=wrong)
     assert (status, param) == (400, "text.format.schema")
     assert message.startswith("text.format.schema")
+    bad = {"type": "function", "name": "a b"}
+    assert refused(qwen, input=ASK, tools=[{"type": "web_search"}, bad])[1] == "tools[1].name"
+    spaces = [*TOOLS, {"type": "namespace", "name": "s", "tools": [{"type": "function", "name": "c"}, bad]}]
+    assert refused(qwen, input=ASK, tools=spaces)[1:] == (
+        "tools[1].tools[1].name",
+        "tools[1].tools[1].name must have letters, digits, _ and - only",
+    )
+    first = qwen.post(PATH, {"input": ASK})["id"]
+    assert refused(qwen, previous_response_id=first, input=[WRONG_ITEM])[1] == "input[0].role"
     for metadata in ({"a": 1}, {"a": "x" * 513}, {"x" * 65: "a"}, {str(i): "" for i in range(17)}):
         assert refused(qwen, input=ASK, metadata=metadata)[1] == "metadata"
     assert refused(qwen, input=ASK, max_output_tokens=0)[1] == "max_output_tokens"
