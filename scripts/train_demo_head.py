@@ -1,6 +1,6 @@
 """Make an EAGLE-3 head for the demonstration target, and measure it beside the draft.
 
-It is `specrun models make-head` with prompts of source code: beginnings cut from the standard library's files, which
+It is `python -m scripts.make_head` with prompts of source code: beginnings cut from the standard library's files, which
 the target continues. All figures are measured on the written file; the head's prompts are none of the held-out files.
 """
 
@@ -13,12 +13,12 @@ from pathlib import Path
 
 from demo_pair import drafting, measure, tokenizer
 from demo_pair.head_export import check_vocabulary
+from make_head.making import HeadOrder, make_head
 from train_demo_pair import VOCABULARY, begin
 
 from specrun.catalog import made
 from specrun.errors import SpecrunError
 from specrun.long_run import Run
-from specrun.making.head.making import HeadOrder, make_head
 
 PROMPTS = 8000
 PROMPT_TOKENS = 96

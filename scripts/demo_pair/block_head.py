@@ -13,10 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from make_head.network import Norm
 from torch import Tensor, nn
 from torch.nn import functional
-
-from specrun.making.head.network import Norm
 
 from .model import NORM_EPSILON, rope_angles
 

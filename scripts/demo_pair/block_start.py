@@ -1,6 +1,6 @@
 """How a DSpark head begins: every row starts from the best linear guess of the state before the target's last layer.
 
-The guess is that of `specrun.making.head.start.linear_guess`: a linear map of the target's states one token before the
+The guess is that of `make_head.start.linear_guess`: a linear map of the target's states one token before the
 root, which becomes `fc`, and a vector for the root's token, which becomes the embedding. The heads of the first layer
 look at the last places of the text and bring the guess to the row; the second layer has the feed-forward part of the
 target's last layer. Everything else begins small.
@@ -12,9 +12,8 @@ import math
 from collections.abc import Iterator
 
 import torch
+from make_head.start import linear_guess
 from torch import Tensor
-
-from specrun.making.head.start import linear_guess
 
 from .block_head import MASK, BlockHead, BlockLayer
 from .head_teaching import Lessons

@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from make_head.losses import CrossEntropy, Distance
+from make_head.timed import TimedTraining
 from torch import Tensor
 from torch.nn import functional
-
-from specrun.making.head.losses import CrossEntropy, Distance
-from specrun.making.head.timed import TimedTraining
 
 from .block_head import BlockHead
 from .head_teaching import Lessons

@@ -9,9 +9,8 @@ from typing import Protocol, TypeVar
 import gguf
 import numpy as np
 import torch
+from make_head.model_writing import add_sizes, write
 from tokenizers import Tokenizer
-
-from specrun.making.model_writing import add_sizes, write
 
 from .model import CONTEXT_LENGTH, NORM_EPSILON, ROPE_BASE, Llama
 from .tokenizer import END_OF_TEXT

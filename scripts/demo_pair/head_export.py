@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import gguf
+from make_head.model_writing import copy_tokenizer, write
 from tokenizers import Tokenizer
-
-from specrun.making.model_writing import copy_tokenizer, write
 
 from .block_head import MASK, BlockHead
 from .export import add_general, add_shape, add_tensor

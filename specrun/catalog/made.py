@@ -1,10 +1,10 @@
-"""The drafts that `specrun models make-draft` and `make-head` made, and those that `specrun tune` measured as the
-fastest, by target.
+"""The drafts that `specrun models make-draft` made, heads that `scripts/make_head` made, and the drafts that `specrun
+tune` measured as the fastest, by target.
 
     $SPECRUN_DATA_DIR/drafts/IDENTITY/draft.json        describes the draft that was made and names its file
     $SPECRUN_DATA_DIR/drafts/IDENTITY/draft-*.gguf      the draft, unless --output named another file
     $SPECRUN_DATA_DIR/drafts/IDENTITY/head.json         the same for the head, and head-*.gguf
-    $SPECRUN_DATA_DIR/drafts/IDENTITY/unfinished-head/  what `make-head` goes on from
+    $SPECRUN_DATA_DIR/drafts/IDENTITY/unfinished-head/  what `scripts/make_head` goes on from
     $SPECRUN_DATA_DIR/drafts/IDENTITY/trimmed-*.gguf    a draft that `specrun tune` trimmed for this target
     $SPECRUN_DATA_DIR/drafts/IDENTITY/fastest.json      names the file of the fastest draft
 

@@ -97,6 +97,19 @@ def forget_draft(target: Path, kind: Kind = "draft") -> bool:
     return forgotten is not None
 
 
+def forget_head(target: Path) -> bool:
+    """Delete the head that was made for `target`, and an unfinished one. Returns False if there is none."""
+    from specrun.catalog import made
+
+    try:
+        was_unfinished = made.forget_unfinished_head(target)
+    except OSError as error:
+        raise SpecrunError(f"{error.filename} cannot be deleted: {error.strerror}") from error
+    if was_unfinished:
+        output.note("the texts and states of an unfinished head were deleted")
+    return forget_draft(target, "head") or was_unfinished
+
+
 def _make(path: Path, name: str | None, how: DraftOptions) -> int:
     """Make the draft and print the result. Returns the exit code. name: what the user calls the target, if anything."""
     from specrun.long_run import Run

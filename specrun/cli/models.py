@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specrun.cli.command import Command, Group
-from specrun.cli.make_draft import forget_draft, make_draft
-from specrun.cli.make_head import forget_head, make_head
+from specrun.cli.make_draft import forget_draft, forget_head, make_draft
 from specrun.cli.trim import trim
 from specrun.display_text import one_line, size_text
 from specrun.errors import MissingModelError, SpecrunError, UsageError
@@ -145,7 +144,6 @@ def pull(
 
 command("pull", hidden=True)(pull)  # as `specrun pull`
 command("make-draft")(make_draft)
-command("make-head")(make_head)
 command("trim")(trim)
 
 

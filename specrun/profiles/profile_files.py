@@ -120,11 +120,6 @@ def of_target(identity: dict[str, Any]) -> Profile | None:
     return next((profile for profile in saved() if without_draft(profile.identity) == wanted), None)
 
 
-def of_file(identity: str) -> Profile | None:
-    """The newest profile of a target, by its `file_identity`, with whatever draft and options."""
-    return next((profile for profile in saved() if profile.identity.get("files", [None])[:1] == [identity]), None)
-
-
 def in_words(parts: Iterable[str]) -> str:
     """Parts of an identity as a user calls them, separated by commas."""
     return ", ".join(_NAMES.get(part, part) for part in parts)

@@ -101,7 +101,6 @@ def test_every_command_with_a_target_needs_a_tokenizer(here: SpecrunHere, tmp_pa
         ("tune", "-m", file),
         ("verify", "-m", file),
         ("models", "make-draft", file),
-        ("models", "make-head", file),
     ]:
         here(*command).assert_fails(MODEL_FILE, f"{file} has no tokenizer")
     assert not saved.exists()

@@ -15,7 +15,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import UsageError
 from specrun.making.widening.wider_model import WiderModel
 from tests.eagle_heads import agreeing_pair, random_eagle3
-from tests.making.head.orders import random_head
+from tests.scripts.make_head.orders import random_head
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 PROMPTS = [list(range(40, 60)), list(range(900, 920))]

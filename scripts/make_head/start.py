@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specrun.making.head.lessons import Lessons
-from specrun.making.head.network import Head, rope_angles, rotate
+from .lessons import Lessons
+from .network import Head, rope_angles, rotate
 
 _RIDGE = 3.0  # tokens' worth of evidence against a vector of a token, and that share of a state's spread against fc
 _PEAK = 7.0  # of the query and the key of a head that looks at its own place: e^6 times the weight of the place before

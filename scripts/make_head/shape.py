@@ -17,6 +17,12 @@ from specrun.making.trimming import rows_of
 
 Floats = NDArray[np.float32]
 
+# A head's layer is one of EAGLE-3 in llama.cpp: plain attention with neighbouring components rotated, and SwiGLU. It
+# begins (start.py) with the last layer's attention of these architectures, and with the last layer's feed-forward part
+# where that is dense.
+_PLAIN_ATTENTION = ("llama",)
+_SWIGLU = ("llama", "qwen3")
+
 _LEAST_LAYERS = 4  # of a target: a head reads the states before three of them, of which none is the first
 _HEAD_WIDTH = 64  # of attention where the target's is not taken over; common among models
 _ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_output")
@@ -79,8 +85,8 @@ def shape_for(file: GgufFile) -> HeadShape:
         raise PairError(f"no head can be made for {name}: {what}; `specrun models make-draft` makes a draft")
     if n_layers < _LEAST_LAYERS:
         raise PairError(f"no head can be made for {name}: it has {n_layers} layers, and {_LEAST_LAYERS} are needed")
-    copies_attention = does("plain_attention", file.architecture) and _has(file, _ATTENTION)
-    copies_feed_forward = does("swiglu", file.architecture) and _has(file, _FEED_FORWARD)
+    copies_attention = file.architecture in _PLAIN_ATTENTION and _has(file, _ATTENTION)
+    copies_feed_forward = file.architecture in _SWIGLU and _has(file, _FEED_FORWARD)
     n_embd = file.n_embd
     head_width = file.number("attention.key_length", n_embd // max(file.n_heads, 1))
     heads = file.n_heads

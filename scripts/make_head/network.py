@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specrun.making.head.shape import HeadShape
+from .shape import HeadShape
 
 
 class Norm(nn.RMSNorm):

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specrun.making.head.records import Records
-from specrun.making.head.vocabulary import Vocabulary
+from .records import Records
+from .vocabulary import Vocabulary
 
 _BATCH = 8  # texts that are read at a time where nothing is learned
 

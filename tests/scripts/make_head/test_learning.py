@@ -11,27 +11,27 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from scripts.make_head import training  # noqa: E402
+from scripts.make_head.gathering import Gatherer  # noqa: E402
+from scripts.make_head.lessons import Lessons  # noqa: E402
+from scripts.make_head.making import make_head  # noqa: E402
+from scripts.make_head.network import Head  # noqa: E402
+from scripts.make_head.records import Records  # noqa: E402
+from scripts.make_head.shape import last_layer, output_rows, shape_for  # noqa: E402
+from scripts.make_head.start import begin  # noqa: E402
+from scripts.make_head.vocabulary import vocabulary_of  # noqa: E402
 from specrun.catalog import embedded, made  # noqa: E402
 from specrun.catalog.gguf_file import GgufFile  # noqa: E402
 from specrun.errors import SpecrunError  # noqa: E402
 from specrun.llama import HeadDraft  # noqa: E402
 from specrun.long_run import Run  # noqa: E402
-from specrun.making.head import training  # noqa: E402
-from specrun.making.head.gathering import Gatherer  # noqa: E402
-from specrun.making.head.lessons import Lessons  # noqa: E402
-from specrun.making.head.making import make_head  # noqa: E402
-from specrun.making.head.network import Head  # noqa: E402
-from specrun.making.head.records import Records  # noqa: E402
-from specrun.making.head.shape import last_layer, output_rows, shape_for  # noqa: E402
-from specrun.making.head.start import begin  # noqa: E402
-from specrun.making.head.vocabulary import vocabulary_of  # noqa: E402
 from specrun.sampling import SamplingParameters  # noqa: E402
 from specrun.speculation.drafters.chain import CHAIN  # noqa: E402
 from specrun.speculation.drafters.specexec import SPECEXEC  # noqa: E402
 from specrun.speculation.method import OFF  # noqa: E402
 from tests.engines import code_prompts, engine, first_difference, write  # noqa: E402
 from tests.hybrids import random_qwen35  # noqa: E402
-from tests.making.head.orders import PROMPTS, order, random_head  # noqa: E402
+from tests.scripts.make_head.orders import PROMPTS, order, random_head  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from importlib.resources import files
 from itertools import product
 from pathlib import Path
 
@@ -18,13 +17,14 @@ from specrun.errors import PromptError
 from specrun.llama.batch import committed_tokens
 from specrun.llama.heads import bindings
 from specrun.long_run import Run
-from specrun.making.head.records import Record, Records, records, refused
-from specrun.making.head.shape import HeadShape
-from specrun.making.head.text_writer import write_together
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.costs import CostTable
 from specrun.tuning.pass_timer import TargetTimer, rounds
+
+from .records import Record, Records, records, refused
+from .shape import HeadShape
+from .text_writer import write_together
 
 TEMPERATURE = 0.8  # the default of `specrun generate`
 _AT_ONCE = 16  # texts that are written together; streamed, a pass over 16 tokens costs little more than over one
@@ -40,7 +40,7 @@ _SHUFFLE = 20_011  # a prime, larger than the number of shipped prompts: neighbo
 
 def shipped_prompts() -> list[str]:
     """Prompts of many kinds: each task with each topic, in an order that mixes both."""
-    value = json.loads((files("specrun.making.head") / "prompts.json").read_text(encoding="utf-8"))
+    value = json.loads(Path(__file__).with_name("prompts.json").read_text(encoding="utf-8"))
     pairs = [task.format(topic) for task, topic in product(value["tasks"], value["topics"])]
     return [pairs[i * _SHUFFLE % len(pairs)] for i in range(len(pairs))]
 

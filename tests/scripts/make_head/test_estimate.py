@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.making.head.estimate import Agreement, gain
+from scripts.make_head.estimate import Agreement, gain
 from specrun.speculation.planning.costs import CostTable, PassTime
 
 CHANCES = [0.6, 0.15, 0.05]

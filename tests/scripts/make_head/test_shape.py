@@ -8,10 +8,10 @@ import gguf
 import numpy as np
 import pytest
 
+from scripts.make_head.shape import embedding_rows, last_layer, output_rows, shape_for
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import ModelFileError, PairError
-from specrun.making.head.shape import embedding_rows, last_layer, output_rows, shape_for
 from tests.dense_models import random_dense
 from tests.hybrids import random_qwen35
 from tests.models import Reader, random_llama

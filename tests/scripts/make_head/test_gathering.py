@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scripts.make_head import gathering
+from scripts.make_head.gathering import Gatherer, mixed, shipped_prompts
+from scripts.make_head.records import Records
+from scripts.make_head.shape import shape_for
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import PromptError
 from specrun.long_run import Run
-from specrun.making.head import gathering
-from specrun.making.head.gathering import Gatherer, mixed, shipped_prompts
-from specrun.making.head.records import Records
-from specrun.making.head.shape import shape_for
 from specrun.speculation.method import OFF
 from specrun.speculation.tree import TokenTree
 from tests.engines import engine
 from tests.hybrids import random_qwen35
-from tests.making.head.orders import PROMPTS
+from tests.scripts.make_head.orders import PROMPTS
 
 
 @pytest.fixture(autouse=True)

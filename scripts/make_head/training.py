@@ -14,12 +14,13 @@ from torch.nn import functional
 
 from specrun.errors import SpecrunError
 from specrun.long_run import Run
-from specrun.making.head.estimate import N_RANKS, Agreement
-from specrun.making.head.lessons import Lesson, Lessons
-from specrun.making.head.losses import CrossEntropy, Distance
-from specrun.making.head.network import Head
-from specrun.making.head.records import refused
-from specrun.making.head.timed import TimedTraining
+
+from .estimate import N_RANKS, Agreement
+from .lessons import Lesson, Lessons
+from .losses import CrossEntropy, Distance
+from .network import Head
+from .records import refused
+from .timed import TimedTraining
 
 LEVELS = 4  # of a draft that agreement is measured for
 _BATCH_TOKENS = 2048

@@ -1,17 +1,18 @@
-"""What the tests of heads share: orders of heads, and a head with random weights for a target."""
+"""What the tests of heads share: orders of heads, a head with random weights, and what the data folder has of them."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 
-from specrun.catalog import embedded
+from scripts.make_head.export import export, whole_embedding
+from scripts.make_head.making import HeadOrder
+from scripts.make_head.shape import Floats, HeadShape, shape_for
+from scripts.make_head.vocabulary import Vocabulary
+from specrun.catalog import embedded, made
 from specrun.catalog.gguf_file import GgufFile
-from specrun.making.head.export import export, whole_embedding
-from specrun.making.head.making import HeadOrder
-from specrun.making.head.shape import Floats, HeadShape, shape_for
-from specrun.making.head.vocabulary import Vocabulary
 
 PROMPTS = ["def read_config(path):\n", "import logging\nimport time\n", "class Matrix:\n", "x = [1, 2, 3]\n"]
 
@@ -32,6 +33,20 @@ def random_head(path: Path, target: Path = embedded.TARGET, n_kept: int = 512, s
     weights["token_embd.weight"] = whole_embedding(weights["token_embd.weight"], vocabulary, file)
     export(weights, shape, vocabulary, file, path, "at random")
     return path
+
+
+def registered_head() -> Path:
+    """A head of the embedded target with random weights, as the script leaves it."""
+    folder = made.home(embedded.TARGET)
+    folder.mkdir(parents=True)
+    path = random_head(folder / "head-eagle3.gguf")
+    made.register(embedded.TARGET, made.MadeDraft(path, "EAGLE-3, at random"), "head")
+    return path
+
+
+def files() -> list[str]:
+    """The names of what the data folder has of drafts and heads."""
+    return sorted(path.name for path in Path(os.environ["SPECRUN_DATA_DIR"]).glob("drafts/**/*"))
 
 
 def random_weights(shape: HeadShape, n_read: int, rng: np.random.Generator) -> dict[str, Floats]:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from scripts.make_head import gathering, making
+from scripts.make_head.making import make_head
+from scripts.make_head.records import Records
 from specrun.catalog import embedded, made
 from specrun.errors import SpecrunError, UsageError
 from specrun.long_run import Run
-from specrun.making.head import gathering, making
-from specrun.making.head.making import make_head
-from specrun.making.head.records import Records
-from tests.making.head.orders import order
+from tests.scripts.make_head.orders import order
 
 
 class GatheredError(Exception):

@@ -18,15 +18,17 @@ from specrun.errors import SpecrunError, UsageError
 from specrun.hardware.cpu import usable_cores
 from specrun.locations import locked, recall, whole_file, write_json
 from specrun.long_run import Run
-from specrun.making.head.estimate import REFERENCE, REFERENCE_CHANCES, Agreement, Gain, gain, head_bytes
-from specrun.making.head.export import export, whole_embedding
-from specrun.making.head.gathering import Gatherer, mixed, shipped_prompts
-from specrun.making.head.records import Records, record_type, refused
-from specrun.making.head.shape import HeadShape, last_layer, output_rows, shape_for
-from specrun.making.head.vocabulary import Vocabulary, vocabulary_of
 from specrun.making.make import check_output
 from specrun.profiles import profile_files
+from specrun.profiles.profile import Profile
 from specrun.speculation.planning.costs import CostTable
+
+from .estimate import REFERENCE, REFERENCE_CHANCES, Agreement, Gain, gain, head_bytes
+from .export import export, whole_embedding
+from .gathering import Gatherer, mixed, shipped_prompts
+from .records import Records, record_type, refused
+from .shape import HeadShape, last_layer, output_rows, shape_for
+from .vocabulary import Vocabulary, vocabulary_of
 
 DEFAULT_HOURS = 2.0
 DEFAULT_VOCABULARY = 16_384  # tokens; more bring nothing on English and code (docs/trimmed-drafts.md)
@@ -90,11 +92,11 @@ def _check_torch() -> None:
     try:
         import torch
     except ImportError as error:
-        raise UsageError("make-head needs PyTorch; in a clone of specrun: pip install '.[train]'") from error
+        raise UsageError("make_head needs PyTorch; in a clone of specrun: pip install '.[train]'") from error
     if not hasattr(torch.optim, "Muon"):
         found = torch.__version__
         raise UsageError(
-            f"make-head needs PyTorch 2.9 or newer, not {found}; in a clone of specrun: pip install '.[train]'"
+            f"make_head needs PyTorch 2.9 or newer, not {found}; in a clone of specrun: pip install '.[train]'"
         )
 
 
@@ -175,7 +177,7 @@ def _gathered(order: HeadOrder, file: GgufFile, shape: HeadShape, work: _Work, r
 
     Once the head has begun to learn, nothing more is gathered, as its vocabulary is that of the texts.
     """
-    profile = profile_files.of_file(file_identity(file.shards))
+    profile = _profile_of(file_identity(file.shards))
     kept = work.records
     if profile and work.checkpoint.exists():
         return profile.costs.target, _BY_PROFILE  # nothing is left to be asked of the target
@@ -195,6 +197,12 @@ def _gathered(order: HeadOrder, file: GgufFile, shape: HeadShape, work: _Work, r
             left = max(3600 * order.hours - work.seconds, 0.0)
             work.note_seconds(gatherer.gather(kept, run.expected_to_take(left)))
     return costs, by
+
+
+def _profile_of(identity: str) -> Profile | None:
+    """The newest profile of a target, by its `file_identity`, with whatever draft and options."""
+    saved = profile_files.saved()
+    return next((profile for profile in saved if profile.identity.get("files", [None])[:1] == [identity]), None)
 
 
 def _tell(order: HeadOrder, shape: HeadShape, work: _Work, rate: float, bound: float, run: Run) -> None:
@@ -219,10 +227,10 @@ def _learned(
     """Let the head learn, and write it to `work.head`. Returns the agreement in the course of it."""
     import torch
 
-    from specrun.making.head.lessons import Lessons
-    from specrun.making.head.network import Head
-    from specrun.making.head.start import begin
-    from specrun.making.head.training import train
+    from .lessons import Lessons
+    from .network import Head
+    from .start import begin
+    from .training import train
 
     torch.manual_seed(0)
     torch.set_num_threads(min(torch.get_num_threads(), usable_cores()))  # it does not look at quotas

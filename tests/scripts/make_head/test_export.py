@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scripts.make_head.export import whole_embedding
+from scripts.make_head.shape import embedding_rows
+from scripts.make_head.vocabulary import Vocabulary
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import check_head, head_in
 from specrun.llama import HeadDraft
-from specrun.making.head.export import whole_embedding
-from specrun.making.head.shape import embedding_rows
-from specrun.making.head.vocabulary import Vocabulary
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from tests.engines import code_prompts, engine, first_difference, write
-from tests.making.head.orders import random_head
 from tests.models import Reader
+from tests.scripts.make_head.orders import random_head
 
 
 def test_the_file_is_a_head_of_the_target(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from scripts.make_head.text_writer import write_together
 from specrun.catalog import embedded
 from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.long_run import Run
-from specrun.making.head.text_writer import write_together
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN

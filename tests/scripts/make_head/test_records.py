@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specrun.making.head.records import N_LIKELY, Record, Records, records
-from specrun.making.head.vocabulary import vocabulary_of
+from scripts.make_head.records import N_LIKELY, Record, Records, records
+from scripts.make_head.vocabulary import vocabulary_of
 
 WIDTH, N_VOCAB = 6, 300
 

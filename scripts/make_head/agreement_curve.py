@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specrun.making.head.estimate import Agreement
+from .estimate import Agreement
 
 _WIDTH, _HEIGHT = 50, 12  # characters
 

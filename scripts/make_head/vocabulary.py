@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.making.head.records import Records
+from .records import Records
 
 TokenIds = NDArray[np.int64]
 

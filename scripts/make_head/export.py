@@ -13,9 +13,10 @@ import gguf
 import numpy as np
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.making.head.shape import Floats, HeadShape, embedding_rows, output_rows
-from specrun.making.head.vocabulary import Vocabulary
-from specrun.making.model_writing import add_sizes, copy_tokenizer, write
+
+from .model_writing import add_sizes, copy_tokenizer, write
+from .shape import Floats, HeadShape, embedding_rows, output_rows
+from .vocabulary import Vocabulary
 
 _Q8_0, _F16 = gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.F16
 _BLOCK = 32  # weights of a block of Q8_0
