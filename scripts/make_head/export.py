@@ -64,7 +64,7 @@ def _add_facts(writer: gguf.GGUFWriter, shape: HeadShape, target: GgufFile, how:
     """Say what the file is and the sizes of the head, and copy the target's tokenizer and licence."""
     writer.add_type("model")
     writer.add_name(f"EAGLE-3 head for {target.name}")
-    writer.add_description(f"Made by `specrun models make-head`: {how}")
+    writer.add_description(f"Made by `scripts.make_head` of specrun: {how}")
     if isinstance(licence := target.metadata.get("general.license"), str):
         writer.add_license(licence)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
