@@ -66,7 +66,7 @@ def serve(
     sampling: ChatSamplingOptions,
     machine: MachineOptions,
 ) -> int:
-    """Answer HTTP requests in the shapes of OpenAI, Anthropic, llama-server and Ollama.
+    """Answer HTTP requests as OpenAI, Anthropic, llama-server and Ollama do.
 
     The sampling options apply to requests that do not set them. Ctrl-C ends the answers that are being written and the
     server. Without --target it asks which model shall answer, where there is a terminal.
