@@ -202,6 +202,7 @@ def test_the_process_gets_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         residency="off",
         steps_down=2,
         parallel=4,
+        shared_tokens=4096,
         chat_template="chatml",
         may_shrink=True,
         most_ram=10**9,
