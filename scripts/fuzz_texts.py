@@ -117,7 +117,7 @@ def _write(texts: Sequence[str], model: Model, writer: AnswerWriter, rng: random
         file.write("\n".join(lines))
         file.flush()
         with Printed(as_ready=False) as printed:
-            write_lines(model, writer, Lines(read_lines(None, [Path(file.name)])), len(texts), printed, False)
+            write_lines(model, writer, Lines(read_lines(None, [Path(file.name)])), None, printed, False)
     written.seek(0)
     for number, own, line in zip(range(1, len(ids) + 1), ids, written.read().split("\n"), strict=False):
         answer = json.loads(line, parse_constant=_refuse)
