@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from specrun.engine.request import Request
 
 _USUAL_BYTES = 2000  # of a prompt, where nobody knows yet how long they are
-MOST_TEXTS = 32  # at a time, as `engine.many` has it, which takes time to import
 
 
 @dataclass(frozen=True)
@@ -134,6 +133,8 @@ def generate(
 
 def _parallel(given: str) -> int | None:
     """The number that `--parallel` names; None for `auto`. Raises UsageError for anything else."""
+    from specrun.engine.many import MOST_TEXTS
+
     if given == "auto":
         return None
     if not (given.isascii() and given.isdigit() and 1 <= int(given) <= MOST_TEXTS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ class Lines:
 
     def __init__(self, lines: Iterator[PromptLine]) -> None:
         self._queue: queue.SimpleQueue[PromptLine | BaseException | None] = queue.SimpleQueue()
-        self._first: list[PromptLine] = []  # that were taken before they were asked for
+        self._first: deque[PromptLine] = deque()  # that were taken before they were asked for
         self._has_ended = False
         threading.Thread(target=self._read, args=(lines,), daemon=True).start()
 
@@ -56,7 +57,7 @@ class Lines:
     def take(self, may_wait: bool) -> PromptLine | None:
         """The next line; None if none is there. may_wait: for a moment."""
         if self._first:
-            return self._first.pop(0)
+            return self._first.popleft()
         return None if self._has_ended else self._next(_POLL_S if may_wait else 0)
 
     def _next(self, seconds: float) -> PromptLine | None:

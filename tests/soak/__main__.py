@@ -193,6 +193,15 @@ def _kills(options: argparse.Namespace, folder: Path) -> int:
     return 0
 
 
+def _judged(line: dict[str, str], outcome: serving.Outcome) -> int:
+    """Say what is wrong with what a server did. Returns the exit code."""
+    faults = [*outcome.wrong[:5]]
+    if outcome.growth > _MOST_SERVER_GROWTH:
+        faults.append(f"the memory grew by {outcome.growth:.1%}")
+    line["verdict"] = "; ".join(faults) or "all texts right, memory flat"
+    return 1 if faults else 0
+
+
 def _serving(options: argparse.Namespace, _: Path) -> int:
     with _line("serving", "embedded pair") as line:
         outcome = serving.soak(options.requests, options.seed)
@@ -200,11 +209,7 @@ def _serving(options: argparse.Namespace, _: Path) -> int:
         first, last = outcome.looks[0], outcome.looks[-1]
         line["memory"] = f"{size_text(first.rss)} to {size_text(last.rss)}"
         line["files"], line["threads"] = f"{first.files} to {last.files}", f"{first.threads} to {last.threads}"
-        faults = [*outcome.wrong[:5]]
-        if outcome.growth > _MOST_SERVER_GROWTH:
-            faults.append(f"the memory grew by {outcome.growth:.1%}")
-        line["verdict"] = "; ".join(faults) or "all texts right, memory flat"
-        return 1 if faults else 0
+        return _judged(line, outcome)
 
 
 def _load(options: argparse.Namespace, _: Path) -> int:
@@ -215,11 +220,7 @@ def _load(options: argparse.Namespace, _: Path) -> int:
         line.update({what: f"{n:,}" for what, n in sorted(outcome.counts.items())})
         line["memory"] = f"{size_text(first.rss)} to {size_text(last.rss)}"
         line["alone"], line["after"] = f"{load.alone_s:.2f} s", f"{load.after_s:.2f} s"
-        faults = [*outcome.wrong[:5]]
-        if outcome.growth > _MOST_SERVER_GROWTH:
-            faults.append(f"the memory grew by {outcome.growth:.1%}")
-        line["verdict"] = "; ".join(faults) or "all texts right, memory flat"
-        return 1 if faults else 0
+        return _judged(line, outcome)
 
 
 def _long(options: argparse.Namespace, folder: Path) -> int:
