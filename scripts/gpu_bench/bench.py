@@ -105,18 +105,19 @@ class Bench:
             except LlamaError as error:
                 self.note(f"{one.what}: {error}")
 
-    def output(self, words: Sequence[object], deadline: float, **environment: str) -> str:
-        """What a Python program prints. deadline: its end at the latest, a value of `time.perf_counter()`.
+    def output(self, words: Sequence[object], deadline: float, given: str = "", **environment: str) -> str:
+        """What a Python program prints that reads `given`. deadline: its end at the latest, a value of
+        `time.perf_counter()`.
 
         Raises OutOfTimeError at the deadline, when the program and its children are ended, and PartError if it fails.
         """
         command = [sys.executable, *map(str, words)]
         process = subprocess.Popen(
-            command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+            command, env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, encoding="utf-8", errors="replace", start_new_session=True,
         )  # fmt: skip
         try:
-            said, errors = process.communicate(timeout=max(deadline - time.perf_counter(), 0.1))
+            said, errors = process.communicate(given, timeout=max(deadline - time.perf_counter(), 0.1))
         except subprocess.TimeoutExpired as error:
             raise OutOfTimeError(f"`{_named(words)}` was not ready when its time was over") from error
         finally:
@@ -130,11 +131,15 @@ class Bench:
 
     def specrun(self, data: Path, command: str, layers: str, *options: str, deadline: float) -> Any:
         """What a command of specrun prints as JSON on the pair. data: the folder with its profiles."""
+        return json.loads(self.printed(data, command, layers, *options, deadline=deadline))
+
+    def printed(self, data: Path, command: str, layers: str, *options: str, deadline: float, given: str = "") -> str:
+        """What a command of specrun that reads `given` prints on the pair. data: the folder with its profiles."""
         data.mkdir(parents=True, exist_ok=True)
         pair = self.models.pair
         words = ["-m", "specrun", command, "--target", pair.target, "--draft", pair.draft, "--raw", *options]
         words += ["--ctx-size", "2048", *self.n_layers_option("-ngl", layers)]
-        return json.loads(self.output(words, deadline, SPECRUN_DATA_DIR=str(data)))
+        return self.output(words, deadline, given, SPECRUN_DATA_DIR=str(data))
 
     def n_layers_option(self, option: str, layers: str) -> list[str]:
         """The option with a number of the pair's layers in VRAM; nothing for as many as fit."""

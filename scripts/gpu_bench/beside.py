@@ -14,6 +14,7 @@ from peer_tools import build, tools
 
 from gpu_bench.bench import SCRIPTS, Bench, PartError
 from gpu_bench.tuned import KINDS, N_TOKENS, TEMPERATURE, profile_folder
+from specrun.bench import bench_prompts
 
 LENGTHS, P_MIN = "2,4,8,16", "0,0.75"  # of llama.cpp's chains
 QUICK_LENGTHS, QUICK_P_MIN = "3", "0"
@@ -27,8 +28,8 @@ _OF_LLAMA = 0.6  # share of a place's time
 
 
 def rows(bench: Bench) -> Iterator[dict[str, Any]]:
-    """For each number of layers in VRAM, rows of llama.cpp and of specrun, without a profile and with the one of
-    `tune`. Rates are tokens/s behind the prompt.
+    """For each number of layers in VRAM, rows of llama.cpp and of specrun: without a profile, with the one of `tune`,
+    and what runs learn for the next. Rates are tokens/s after the prompt.
     """
     folder = bench.build_dir or build.default_folder().with_name(f"{build.installed_version()}-{bench.backend}")
     has_tools = _build(bench, folder)
@@ -101,3 +102,27 @@ def _of_specrun(bench: Bench, layers: str, deadline: float) -> Iterator[dict[str
                     "rate": found["tokens_per_second"],
                     "tokens_per_pass": found["tokens_per_pass"],
                 }
+        yield from _of_runs(bench, layers, Path(empty), deadline)
+
+
+def _of_runs(bench: Bench, layers: str, data: Path, deadline: float) -> Iterator[dict[str, Any]]:
+    """A first run, which learns while it writes, and a second, which begins with what was learned.
+
+    data: the folder in which it is kept, empty before.
+    """
+    prompts = [prompt.text for prompt in bench_prompts.shipped() if prompt.kind == KINDS]
+    lines = "".join(json.dumps({"prompt": text}) + "\n" for text in prompts)
+    options = ["--jsonl", "--parallel", "1", "-n", str(N_TOKENS), "--temp", f"{TEMPERATURE:g}"]
+    for name in ("a first run", "a second run"):
+        bench.run.show(f"peers: specrun, {name}, layers in VRAM: {layers}")
+        said = bench.printed(data, "generate", layers, *options, deadline=deadline, given=lines)
+        texts = [json.loads(line) for line in said.splitlines()]
+        n_tokens = sum(text["completion_tokens"] for text in texts)
+        yield {
+            "layers": layers,
+            "program": "specrun",
+            "row": name,
+            "plan": texts[-1]["plan"],
+            "rate": n_tokens / sum(text["completion_tokens"] / text["tokens_per_second"] for text in texts),
+            "tokens_per_pass": n_tokens / sum(text["passes"] for text in texts),
+        }

@@ -44,3 +44,11 @@ def test_a_drafts_passes_are_timed_while_it_is_loaded() -> None:
         assert found.sizes == (1, 8)
         assert all(time.ms > 0 for time in found.times)
         assert not pair.draft.context.sequence_lengths().any()
+
+
+def test_a_moment_in_which_the_core_was_busy_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine(embedded.TARGET, embedded.DRAFT, TREE) as pair:
+        assert isinstance(pair.draft, DraftContext)
+        took = iter([9.0, 2.0, 1000.0, 2.5, 9.0, 3.0, 1000.0, 3.5])  # of each size the first pass is not timed
+        monkeypatch.setattr(warm_up, "_pass", lambda *_: next(took))
+        assert [time.ms for time in warm_up.timed(pair.draft.context).times] == [2.0, 3.0]
