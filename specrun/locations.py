@@ -207,7 +207,7 @@ def whole_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
             yield file
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(path)
+    remove_leftovers(path.parent, path.name)
     # Two threads may write the same file, and so may processes of the same number in two containers.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
@@ -244,11 +244,11 @@ def owner_only(path: str, flags: int) -> int:
     return descriptor
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Remove what processes that were killed left of `path`."""
-    name = re.compile(re.escape(f".{path.name}.") + r"(\d+)-[0-9a-f]{8}")
-    with os.scandir(path.parent) as entries:
-        found = [(entry, int(match[1])) for entry in entries if (match := name.fullmatch(entry.name))]
+def remove_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove what processes that were killed left of a file in `folder`; None for any file. Raises OSError."""
+    unfinished = re.compile(rf"\.{re.escape(name) if name else '.+'}\.(\d+)-[0-9a-f]{{8}}")
+    with os.scandir(folder) as entries:
+        found = [(entry, int(match[1])) for entry in entries if (match := unfinished.fullmatch(entry.name))]
     if not found:
         return
     import psutil  # takes time, and is hardly ever needed

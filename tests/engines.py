@@ -16,6 +16,7 @@ from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
+from specrun.engine.prompt_states import PromptStates
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.engine.statistics import Statistics
@@ -66,7 +67,14 @@ class Written:
     statistics: Statistics = field(compare=False)
 
 
-def write(engine: Engine, prompt: list[int], sampling: SamplingParameters, plan: Plan, max_tokens: int) -> Written:
+def write(
+    engine: Engine,
+    prompt: list[int],
+    sampling: SamplingParameters,
+    plan: Plan,
+    max_tokens: int,
+    states: PromptStates | None = None,
+) -> Written:
     """Generate, keeping a checksum of every row that decided a committed token."""
     scored: list[Logits] = []
     score = engine.target.score
@@ -80,7 +88,7 @@ def write(engine: Engine, prompt: list[int], sampling: SamplingParameters, plan:
     rows: list[int] = []
     finish = None
     generation = Generation(engine, Request(prompt, sampling, max_tokens), chooser(plan))
-    for one in write_alone(generation):
+    for one in write_alone(generation, states):
         tokens += one.tokens
         rows += [zlib.crc32(np.ascontiguousarray(scored[-1][node]).tobytes()) for node in one.accepted.path]
         finish = one.finish

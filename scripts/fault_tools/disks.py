@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from fault_tools.injecting import PROMPT, TARGET, Ended, Extent, Fault, Injections, Place, SkippedFaultError
+from fault_tools.injecting import KEEPING, PROMPT, TARGET, Ended, Extent, Fault, Injections, Place, SkippedFaultError
 from tests.hub import serve
 
 _SIZE = 4_000_000  # bytes of the disk
@@ -105,6 +106,21 @@ def _saving_a_chat(place: Place) -> Ended:
     return place.run("chat", "-m", "embedded", "--speculate", "off", "-n", "60", "--no-learn", stdin=lines)
 
 
+def prompts(place: Place, _extent: Extent) -> Injections:
+    """Prompts that were read: the text is the same, and nothing half-written stays."""
+    first = place.run(*KEEPING, "--no-prompt-cache")
+    yield from first.unless_good()
+    with small_disk(place.cache, 256_000_000):
+        fill(place.cache, 0)
+        run = place.run(*KEEPING)
+        lost = "the text" if run.stdout != first.stdout else "something was kept" if place.kept_prompts() else ""
+        yield run.injection({0}, lost=lost)
+    for n_bytes in (0, 10_000, 500_000):  # files may not become larger, which the disk says in their middle
+        run = place.run(*KEEPING, before=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (n_bytes, n_bytes)))
+        lost = "the text" if run.stdout != first.stdout else "something was kept" if place.kept_prompts() else ""
+        yield run.injection({0}, lost=lost or place.leftovers())
+
+
 def downloading(place: Place, _extent: Extent) -> Injections:
     """A model that does not fit: nothing is registered, and a larger disk goes on where the small one was full."""
     with serve() as hub, small_disk(place.hub, 3_000_000):
@@ -155,6 +171,7 @@ _SAVING: dict[str, tuple[Command, tuple[int, ...], tuple[str, ...]]] = {
 
 FAULTS = [
     *(Fault(f"disk full while saving {what}", partial(saving, *how)) for what, how in _SAVING.items()),
+    Fault("disk full while keeping a prompt", prompts),
     Fault("disk full while downloading", downloading),
     Fault(
         "disk full while making a draft",

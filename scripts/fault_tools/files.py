@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from fault_tools.injecting import PROMPT, TARGET, Ended, Extent, Fault, Injection, Injections, Place
+from fault_tools.injecting import KEEPING, PROMPT, TARGET, Ended, Extent, Fault, Injection, Injections, Place
 
 _LEARN = ("generate", PROMPT, "--raw", "-n", "48")
 _HISTORY = (*_LEARN, "--no-learn", "--method", "suffix-automaton", "--history")
@@ -54,6 +54,21 @@ def own(
             problem = "it was not made again"
         yield Injection(run.code, problem or place.leftovers())
         path.write_bytes(whole)
+
+
+def prompts(place: Place, _extent: Extent) -> Injections:
+    """A prompt that was read: it is read again, and kept again, and the text is the same."""
+    first = place.run(*KEEPING)
+    (path,) = place.kept_prompts()
+    whole = path.read_bytes()
+    yield from first.unless_good()
+    for content in damaged(whole):
+        path.write_bytes(content)
+        run = place.run(*KEEPING)
+        lost = "" if run.stdout == first.stdout else "the text"
+        if not lost and (not path.exists() or path.stat().st_size + 1000 < len(whole)):
+            lost = "it was not made again"
+        yield run.injection({0}, lost=lost or place.leftovers())
 
 
 def conversations(place: Place, _extent: Extent) -> Injections:
@@ -190,6 +205,7 @@ FAULTS = [
     Fault("damaged: a fact about llama.cpp", partial(own, _glob("facts/*.json"), _run(*_LEARN, "--no-learn"), False)),
     Fault("damaged: sizes of exact passes", partial(own, _glob("exact/*.json"), _run(*_EXACT), False)),
     Fault("damaged: the shape of a model", partial(own, _glob("shapes/*.json"), _listed, False)),
+    Fault("damaged: a prompt", prompts),
     Fault("damaged: the last conversation", conversations),
     Fault("damaged: lines typed in chats", typed),
     Fault("damaged: models.toml", configuration),

@@ -19,6 +19,8 @@ EMBEDDED = ROOT / "specrun" / "embedded"
 TARGET, DRAFT = EMBEDDED / "target.gguf", EMBEDDED / "draft.gguf"
 PATIENCE_S = 120.0  # nothing here takes a quarter of it, so what takes longer hangs
 PROMPT = "def read_config(path):\n"
+# Reads a prompt of some 1,500 tokens, and keeps it on disk.
+KEEPING = ("generate", PROMPT * 200, "--raw", "--prompt-cache", "-n", "8", "-c", "4096", "--no-learn")
 COMMANDS_WITH_THREADS = ("generate", "chat", "tune", "verify", "bench")
 
 _TRACES = ("Traceback (most recent call last)", "Exception ignored", "Fatal Python error", "terminate called")
@@ -202,6 +204,10 @@ class Place:
                 except ValueError:
                     return f"half-written {path.name}"
         return ""
+
+    def kept_prompts(self) -> list[Path]:
+        """What is kept of prompts."""
+        return list(self.cache.glob("prompts/*/*.state"))
 
     def empty(self) -> None:
         """Delete everything."""

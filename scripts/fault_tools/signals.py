@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from fault_tools.injecting import PROMPT, Ended, Extent, Fault, Injections, Place, ended, wait_for_first_line
+from fault_tools.injecting import KEEPING, PROMPT, Ended, Extent, Fault, Injections, Place, ended, wait_for_first_line
 from tests.hub import Hub, serve
 
 _CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGKILL: 137}
@@ -45,6 +45,20 @@ def reading(number: int, place: Place, extent: Extent) -> Injections:
     """A long prompt while it is read."""
     seconds = place.run(*_READING).seconds
     return _struck(number, place, extent, _READING, lambda *_: "", seconds=seconds)
+
+
+def keeping(number: int, place: Place, extent: Extent) -> Injections:
+    """A prompt that is read and kept on disk: what is there afterwards is whole, and gives the same text."""
+    first = place.run(*KEEPING)
+    seconds = first.seconds
+
+    def check(place: Place, _: Ended) -> str:
+        again = place.run(*KEEPING)
+        place.run("doctor", "--forget-prompts")
+        return again.problem([0]) or ("" if again.stdout == first.stdout else "the text")
+
+    place.run("doctor", "--forget-prompts")
+    return _struck(number, place, Extent(extent.every, 2 * extent.moments), KEEPING, check, seconds=seconds)
 
 
 def learning(number: int, place: Place, extent: Extent) -> Injections:
@@ -198,6 +212,7 @@ def _profiles(folder: Path) -> list[dict[str, object]]:
 _SCENES: dict[str, Callable[[int, Place, Extent], Injections]] = {
     "while loading and writing": writing,
     "while reading a prompt": reading,
+    "while keeping a prompt": keeping,
     "while learning and keeping history": learning,
     "in a chat through a pipe": chatting,
     "while tuning": tuning,

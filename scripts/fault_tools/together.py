@@ -9,7 +9,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from fault_tools.injecting import PROMPT, TARGET, Ended, Extent, Fault, Injection, Injections, Place, ended
+from fault_tools.injecting import KEEPING, PROMPT, TARGET, Ended, Extent, Fault, Injection, Injections, Place, ended
 from tests.hub import serve
 
 _N = 4  # processes at once
@@ -66,6 +66,19 @@ def downloading(place: Place, extent: Extent) -> Injections:
             for run in runs:
                 yield run.injection({0}, lost=lost)
             place.empty()
+
+
+def prompts(place: Place, extent: Extent) -> Injections:
+    """The same prompt, kept by all and taken up by all, while another one is kept, too."""
+    first = place.run(*KEEPING, "--no-prompt-cache")
+    yield from first.unless_good()
+    for i in range(extent.moments):
+        runs = at_once(place, _N, *KEEPING)
+        lost = place.leftovers() or ("" if len(place.kept_prompts()) == 1 else f"{len(place.kept_prompts())} files")
+        for run in runs:
+            yield run.injection({0}, lost="the text" if run.stdout != first.stdout else lost)
+        if i % 2:
+            place.run("doctor", "--forget-prompts")
 
 
 def widening(place: Place, _extent: Extent) -> Injections:
@@ -131,6 +144,7 @@ FAULTS = [
     Fault("at once: the history", history),
     Fault("at once: a profile", importing),
     Fault("at once: a download", downloading),
+    Fault("at once: a prompt", prompts),
     Fault("at once: the wide pair", widening),
     Fault("at once: a made draft", making),
     Fault("at once: threads that save a conversation", conversations),

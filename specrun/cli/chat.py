@@ -16,7 +16,7 @@ from specrun.options import completion
 from specrun.options.expand import expanded, flag
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
-from specrun.options.sampling_options import ChatSamplingOptions, System, Think
+from specrun.options.sampling_options import ChatSamplingOptions, PromptCache, System, Think
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import answer_report, output
 
@@ -33,6 +33,7 @@ class ChatOptions:
     continue_: bool = flag("Go on with the last conversation, and with its model.")
     think: Think = "show"
     plain: bool = flag("Write answers as they come: no Markdown, nothing that moves.")
+    prompt_cache: PromptCache = None
 
 
 @expanded
@@ -94,7 +95,7 @@ def chat(
         # A draft that was named goes with the target that was named; another target has its own.
         draft = models.draft if name == target or models.draft == "none" else None
         asked = replace(models, target=name, draft=draft), speculation, machine, sampling.temp
-        return opened(*asked, is_chat=True, note=note)
+        return opened(*asked, is_chat=True, note=note, keeps_prompts=how.prompt_cache is not False)
 
     history = conversation_file.folder() / "typed.jsonl"
     reader = TerminalReader(history, output.note) if on_terminal else PipeReader()

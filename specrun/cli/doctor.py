@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specrun.display_text import size_text
+from specrun.errors import SpecrunError
 from specrun.views import output
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ def doctor(
     json: Annotated[
         bool, typer.Option("--json", help="A JSON list of objects with check, status, detail and fix.")
     ] = False,
+    forget_prompts: Annotated[
+        bool, typer.Option("--forget-prompts", help="Delete what is kept of prompts that were read, and check nothing.")
+    ] = False,
 ) -> int:
     """Find what makes specrun slow or fail here, and what mends it.
 
@@ -29,7 +34,15 @@ def doctor(
     code is 1 if a check fails, else 0.
     """
     from specrun.doctor.examine import examine
+    from specrun.engine import prompt_folder
 
+    if forget_prompts:
+        try:
+            n_bytes = prompt_folder.forget()
+        except OSError as error:
+            raise SpecrunError(f"{error.filename} cannot be deleted: {error.strerror}") from error
+        output.note(f"prompts deleted: {size_text(n_bytes)} free again")
+        return 0
     with output.progress() as show:
         findings = list(examine(show, output.debug))
     if json:

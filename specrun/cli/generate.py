@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from specrun.locations import typed
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
-from specrun.options.sampling_options import SamplingOptions, System, Think
+from specrun.options.sampling_options import PromptCache, SamplingOptions, System, Think
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import answer_report, output
 
@@ -53,6 +53,7 @@ class FormOptions:
     )
     as_ready: bool = flag("Write the answers of --jsonl when they are ready, in any order.", usual=False)
     think: Think = "show"
+    prompt_cache: PromptCache = None
     json: bool = flag("Write a JSON object with text, counts and statistics.")
     stats: bool = flag("Write statistics to stderr at the end.")
 
@@ -121,7 +122,11 @@ def generate(
         )
     if not form.raw:
         chat_template.prepare()
-    with opened(models, speculation, machine, sampling.temp, is_fixed=True, crowd=crowd) as model:
+    keeps = form.prompt_cache
+    if keeps is None:  # what a program pipes in as it is may be anything, and is seldom asked twice
+        keeps = not (form.raw and prompt_input.is_piped())
+    further: dict[str, Any] = {"is_fixed": True, "crowd": crowd, "keeps_prompts": keeps}
+    with opened(models, speculation, machine, sampling.temp, **further) as model:
         output.hint(f"plan: {answer_report.plan_words(model.plans.at(sampling.temp), sampling.temp)}")
         if model.llama_model.chat_template is None and not form.raw:
             output.note("the model has no chat template, so the prompt is continued as it is; see --chat-template")

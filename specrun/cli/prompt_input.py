@@ -46,6 +46,11 @@ def read_text(argument: str | None, files: Sequence[Path]) -> str:
     return prompt
 
 
+def is_piped() -> bool:
+    """Whether a program or a file gives what stdin has."""
+    return not _is_terminal()
+
+
 def read_lines(argument: str | None, files: Sequence[Path]) -> Iterator[PromptLine]:
     """The prompts of JSONL files, or of stdin as they arrive. `argument` is put before each prompt, with a newline.
 

@@ -15,7 +15,7 @@ from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.model_options import ModelOptions
-from specrun.options.sampling_options import ChatSamplingOptions
+from specrun.options.sampling_options import ChatSamplingOptions, PromptCache
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import answer_report as report
 from specrun.views import output
@@ -54,6 +54,7 @@ class ServerOptions:
         None, "MIB", "Memory in MiB for the caches of other conversations than the present one; 0 keeps none. By "
         "default a tenth of what is free, at most 8192.", "-cram", min=0
     )
+    prompt_cache: PromptCache = None
 # fmt: on
 
 
@@ -97,7 +98,9 @@ def serve(
         http = stack.enter_context(HttpServer(app, bound))
         chat_template.prepare()
         asked = models, speculation, machine, sampling.temp
-        model = stack.enter_context(opened(*asked, is_chat=True, parallel=server.parallel))
+        model = stack.enter_context(
+            opened(*asked, is_chat=True, parallel=server.parallel, keeps_prompts=server.prompt_cache is not False)
+        )
         stack.callback(http.stop)  # before the model is closed, which its threads use
         output.hint(f"plan: {report.plan_words(model.plans.at(sampling.temp), sampling.temp)}")
         name = server.alias or (Path(models.target).name if models.target else model.llama_model.name)
@@ -110,7 +113,7 @@ def serve(
             output.note(f"{name} listens on {url(server.host, bound)}; Ctrl-C ends it")
             free = Memory.read().available_bytes  # what the model has left
             cache_bytes = min(free // 10, _MOST_CACHE_BYTES) if server.cache_ram is None else server.cache_ram << 20
-            conversations = Conversations(model.lanes.engines, cache_bytes)
+            conversations = Conversations(model.lanes.engines, cache_bytes, model.prompt_states)
             Worker(service, conversations, _report).run(lambda: interrupted() or not http.is_running)
             http.stop()
     return INTERRUPTED_EXIT_CODE

@@ -57,3 +57,4 @@ def _of_build(build: probe.Build, show: Callable[[str], None], debug: bool) -> I
     yield from installation.facts(partial(probe.check_facts, debug), build.backends)
     here = Machine.read(None, build.devices, build.system_info)
     yield folders.saved_profiles(surroundings(here, build.version, build.bindings))
+    yield folders.kept_prompts()

@@ -13,6 +13,7 @@ from specrun import locations
 from specrun.catalog import cache, hub
 from specrun.display_text import size_text
 from specrun.doctor import Finding
+from specrun.engine import prompt_folder
 from specrun.errors import ProfileError
 from specrun.hardware.storage import Storage
 from specrun.locations import file_bytes
@@ -103,6 +104,16 @@ def saved_profiles(surroundings: Mapping[str, Any]) -> Finding:
         detail = f"{good} of {good + len(stale)} fit; not used any more: {_listed(stale)}"
         return Finding("profiles", "warn", detail, "`specrun tune` with the same models measures them again")
     return Finding("profiles", "ok", f"{good}" if good else "none; `specrun tune` makes one, which makes runs faster")
+
+
+def kept_prompts() -> Finding:
+    """What is kept of prompts that were read: parts of people's texts."""
+    kept = prompt_folder.files()
+    if not kept:
+        return Finding("prompts", "ok", "none is kept")
+    size = size_text(sum(map(file_bytes, kept)))
+    detail = f"{len(kept)} kept in {prompt_folder.folder()}, {size}; `specrun doctor --forget-prompts` deletes them"
+    return Finding("prompts", "ok", detail)
 
 
 def _listed(names: list[str]) -> str:

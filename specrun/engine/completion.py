@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
+from specrun.engine.prompt_states import LONG, PromptStates
 from specrun.engine.request import Request
 from specrun.engine.statistics import FinishReason, Pass, Statistics
 from specrun.interrupts import never
@@ -32,8 +33,14 @@ class Completion:
     """
 
     def __init__(
-        self, engine: Engine, request: Request, plans: PlanChooser, grammar: Grammar | TriggeredGrammar | None = None
+        self,
+        engine: Engine,
+        request: Request,
+        plans: PlanChooser,
+        grammar: Grammar | TriggeredGrammar | None = None,
+        states: PromptStates | None = None,
     ) -> None:
+        """states: of prompts on disk, for `stream`."""
         self.request = request
         self.plans = plans
         self.text = ""
@@ -46,6 +53,7 @@ class Completion:
         self._text_stream = TextStream(self.token_bytes, request.stops)
         self._engine = engine
         self._grammar = grammar
+        self._states = states
 
     @property
     def is_unfinished(self) -> bool:
@@ -57,6 +65,12 @@ class Completion:
         """Tokens of the prompt that are in the KV cache, while it is read or afterwards."""
         target, prompt = self._engine.target, self.request.prompt
         return min(target.n_cached, len(prompt)) if target.tokens[: len(prompt)] == prompt else 0
+
+    @property
+    def reading(self) -> tuple[int, float]:
+        """Tokens of the prompt that were computed so far, and the seconds that this took."""
+        s = self.statistics
+        return max(self.prompt_tokens_read - (s.prompt_tokens - s.prompt_tokens_decoded), 0), s.reading_seconds
 
     @property
     def tokens_with_prompt(self) -> list[int] | None:
@@ -78,12 +92,15 @@ class Completion:
         does not fit the context.
         """
         generation = self.generation(interrupted)
-        for done in write_alone(generation):
+        for done in write_alone(generation, self._states):
             yield self.add(done)
             if self.is_over:
                 break
         if not self._text_stream.stopped:
             yield self.end()
+        if self._states:
+            self._states.has_read(*self.reading)
+            self._states.keep(self._engine, LONG)
 
     def generation(self, interrupted: Callable[[], bool] = never) -> Generation:
         """The text whose passes are for `add`; `stream` makes them itself."""

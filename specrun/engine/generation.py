@@ -7,6 +7,7 @@ from dataclasses import InitVar, dataclass, field
 
 from specrun import clock
 from specrun.engine.engine import Engine
+from specrun.engine.prompt_states import PromptStates
 from specrun.engine.request import Request
 from specrun.engine.statistics import Clock, FinishReason, Pass, Statistics
 from specrun.errors import PromptError
@@ -41,7 +42,6 @@ class Generation:
     is_over: bool = field(default=False, init=False)  # whether no pass follows
     _clock: Clock | None = field(default=None, init=False)  # from the first pass on
     _started: float = field(default=0.0, init=False)
-    _reading_seconds: float = field(default=0.0, init=False)
 
     def __post_init__(self, constraint: Constraint | None) -> None:
         request, self.target = self.request, self.engine.target
@@ -64,8 +64,11 @@ class Generation:
         """Tokens that the next pass has of this text at least: the pending ones and the root."""
         return self.target.n_pending + 1
 
-    def begin(self) -> None:
-        """Let the target take up the prompt. Raises PromptError if it is empty or leaves no room in the context."""
+    def begin(self, states: PromptStates | None = None) -> None:
+        """Let the target take up the prompt, with what `states` has of it.
+
+        Raises PromptError if it is empty or leaves no room in the context.
+        """
         n_prompt, ctx_size = len(self.request.prompt), self.engine.ctx_size
         if n_prompt == 0:
             raise PromptError("the prompt is empty; give some text")
@@ -74,11 +77,17 @@ class Generation:
                 f"the prompt has {n_prompt} tokens and the context {ctx_size}; shorten it or give a larger --ctx-size"
             )
         self._started = clock.now()
-        self.statistics.prompt_tokens_decoded = self.target.begin_prompt(self.request.prompt)
+        prompt, target = self.request.prompt, self.target
+        if states is None:
+            self.statistics.prompt_tokens_decoded = target.begin_prompt(prompt)
+            return
+        self.statistics.from_disk = found = states.take_up(self.engine, prompt)
+        n_decoded = target.begin_prompt(prompt, found.parts_at, lambda: states.keep_beginning(self.engine))
+        self.statistics.prompt_tokens_decoded = n_decoded
 
     def has_read(self, seconds: float) -> None:
         """Note how long a portion of the prompt took."""
-        self._reading_seconds += seconds
+        self.statistics.reading_seconds += seconds
 
     def begin_passes(self, is_alone: bool) -> None:
         """Before the first pass, when the prompt is read: start the clock. Later calls change nothing.
@@ -89,7 +98,7 @@ class Generation:
             return
         plans, statistics, draft = self.plans, self.statistics, self.engine.draft
         n_unread = draft.n_unread(self.request.prompt) if draft else 0
-        plans.read_prompt(statistics.prompt_tokens_decoded, self._reading_seconds, n_unread)
+        plans.read_prompt(statistics.prompt_tokens_decoded, statistics.reading_seconds, n_unread)
         if is_alone and draft and plans.needs_draft and self.target.has_states:
             draft.start(self.request.prompt)
         statistics.prefill_seconds = clock.now() - self._started

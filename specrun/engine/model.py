@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 from weakref import WeakSet
 
-from specrun.engine import exact_passes, warm_up
+from specrun.engine import exact_passes, prompt_states, warm_up
 from specrun.engine.completion import Completion
 from specrun.engine.engine import Engine, Lanes
 from specrun.engine.exact_passes import ExactPasses
@@ -19,6 +19,7 @@ from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
 from specrun.engine.many import Listed, in_order, write_many
 from specrun.engine.placing import first_guesses
+from specrun.engine.prompt_states import PromptStates
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.engine.request import Request, make_request
 from specrun.engine.run_options import RunOptions
@@ -53,6 +54,7 @@ class Model:
     plans: the plans that can run, and what chooses among them with the present number of threads.
     exactness: the sizes to which the target's passes are padded.
     has_datastore: whether a datastore is among the draft sources.
+    prompt_states: prompts that are kept on disk; None where none are (see `keep_prompts`).
 
     Making one raises ModelFileError, PairError, UsageError or LlamaError if the files or the machine do not allow it.
     """
@@ -78,6 +80,7 @@ class Model:
         self._datastore = options.datastore
         self.has_datastore = options.datastore is not None
         self._grammars: OrderedDict[str, Grammar] = OrderedDict()  # by GBNF, the last used at the end
+        self.prompt_states: PromptStates | None = None
         self._completions: WeakSet[Completion] = WeakSet()
         try:
             self._make_ready(options)
@@ -108,6 +111,13 @@ class Model:
         draft_table = warm_up.timed(draft.context) if isinstance(draft, DraftContext) else None
         self.plans = RunPlans(self.engine, plans, profile, options.follow, known, self._guesses, draft_table)
         self._known[None] = self.plans, self._learner
+
+    def keep_prompts(self) -> None:
+        """From now on take up what is kept on disk of prompts, and keep those that are read."""
+        draft = self._pair.drafts[0].context if self._pair.drafts else None
+        subject = prompt_states.of_target(self._pair.target.context, self.exactness.sizes, self.placement)
+        self.prompt_states = PromptStates(subject, prompt_states.of_draft(draft) if draft else None)
+        self._pair.resources.callback(self.prompt_states.close, self.engine)  # before the contexts are freed
 
     def _lanes(self, sources: SourceSet) -> Lanes:
         """An engine for each text that can be written at a time. `sources` are those of the first; the others draft
@@ -260,7 +270,7 @@ class Model:
         if self._learner:
             self._learner.keep_now_and_then(self.plans.kept)
         plans = plans or self.plans.at(request.sampling.temperature)
-        completion = Completion(engine or self.engine, request, plans, self._constraint(request))
+        completion = Completion(engine or self.engine, request, plans, self._constraint(request), self.prompt_states)
         self._completions.add(completion)
         return completion
 
@@ -282,7 +292,7 @@ class Model:
         self.engine.sources = RunSources(self.llama_model, self._datastore, False, self.notices.append).set
 
     def close(self) -> None:
-        """Free everything, and keep what was learned. Safe to call twice."""
+        """Free everything, and keep what was learned and read. Safe to call twice."""
         known, self._known = self._known, {}
         for plans, learner in known.values():
             if learner:

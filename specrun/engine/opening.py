@@ -52,6 +52,7 @@ def open_model(
     is_fixed: bool = False,
     most_ram: int | None = None,
     is_measured: bool = False,
+    keeps_prompts: bool = False,
 ) -> Model:
     """Resolve the options, load the model and return it.
 
@@ -61,6 +62,7 @@ def open_model(
     most_ram: as in `RunOptions`. is_measured: whether texts are compared, so that all get the same number of threads.
     largest: a further plan for which the contexts must have room. parallel: most texts written at the same time.
     crowd: the texts to come, if there is a list of them; as many are written at the same time as there is room for.
+    keeps_prompts: whether prompts that are read are kept on disk, and taken up from there.
     progress: gives the display that shows what is being loaded. Nothing is asked or fetched while it is open.
 
     Raises the errors of `Model`, MissingModelError and HubError.
@@ -89,6 +91,8 @@ def open_model(
         instead = ", so it drafts from the text itself" if len(asked.plans) > 1 else ""
         model.notices.append(f"no draft for {models.target}{instead}; {way}")
     model.follow_load(watch, again=not is_measured)
+    if keeps_prompts:
+        model.keep_prompts()
     return model
 
 
@@ -121,14 +125,14 @@ def for_experts(options: RunOptions, temperature: float | None = None) -> tuple[
 def load(target: str | Path | None, draft: str | Path | None, options: Mapping[str, Any]) -> Model:
     """What `specrun.load` does."""
     values = {**options, "target": target and str(target), "draft": draft and str(draft)}
-    parallel = values.pop("parallel", 1)
+    parallel, keeps_prompts = values.pop("parallel", 1), values.pop("prompt_cache", False)
     models, speculation = _taken(ModelOptions, values), _taken(SpeculationOptions, values)
     machine = _taken(MachineOptions, values)
     if values:
         raise TypeError(f"specrun.load() has no option {next(iter(values))!r}")
     notices: list[str] = []
     asked = models, speculation, machine, SamplingOptions().temp, Fetcher(models.pull), notices.append
-    model = open_model(*asked, parallel=parallel)
+    model = open_model(*asked, parallel=parallel, keeps_prompts=keeps_prompts)
     notices += [*model.notices, *([model.threads_notice] if model.threads_notice else [])]
     model.notices = notices  # later notices are appended to the same list
     return model

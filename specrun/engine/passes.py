@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from specrun import clock
 from specrun.engine.generation import Generation
+from specrun.engine.prompt_states import PromptStates
 from specrun.engine.shared_drafts import room_of
 from specrun.engine.statistics import Pass
 from specrun.engine.step import scores, step
@@ -13,14 +14,15 @@ from specrun.speculation.controllers.sharing import Sharing
 from specrun.speculation.planning.guide import PassRecord
 
 
-def write_alone(generation: Generation) -> Iterator[Pass]:
-    """Write a text alone, and yield its passes, the last of which has its `finish` set. Raises PromptError as `begin`.
+def write_alone(generation: Generation, states: PromptStates | None = None) -> Iterator[Pass]:
+    """Write a text alone, and yield its passes, the last of which has its `finish` set. Raises PromptError as `begin`,
+    which has `states`.
 
     Whether the text was interrupted is asked after every pass, and after every portion of the prompt; then there may be
     no pass at all. The iteration may be abandoned after any pass: between two passes both KV caches are consistent.
     """
     passes = Passes()
-    generation.begin()
+    generation.begin(states)
     while generation.is_reading:
         if generation.interrupted():
             return

@@ -7,6 +7,7 @@ from typing import Literal
 
 from specrun import clock
 from specrun.engine.engine import Engine
+from specrun.engine.prompt_states import Lookup
 from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.sampling.sampler import TokenLogprob
 from specrun.speculation.accept import Accepted
@@ -32,12 +33,14 @@ class Statistics:
     """Counts and times of one generation.
 
     prompt_tokens: tokens of the prompt.
-    prompt_tokens_decoded: tokens of the prompt that were not in the KV cache.
+    prompt_tokens_decoded: tokens of the prompt that were computed: neither in the KV cache nor on disk.
+    from_disk: what became of the search for the prompt's beginning on disk; None where none is kept.
     completion_tokens: committed tokens.
     passes: target passes after the prompt.
     drafted: drafted tokens in these passes: all nodes of the trees but the roots.
     padding: tokens of padding in these passes.
     prefill_seconds: time before the first pass.
+    reading_seconds: time in passes over the prompt; of a pass that texts share, this text's part.
     first_token_seconds: time from the start to the end of the first pass.
     seconds: time from the start of the first pass to the end of the last pass.
     target_seconds: time in target passes.
@@ -54,11 +57,13 @@ class Statistics:
 
     prompt_tokens: int = 0
     prompt_tokens_decoded: int = 0
+    from_disk: Lookup | None = None
     completion_tokens: int = 0
     passes: int = 0
     drafted: int = 0
     padding: int = 0
     prefill_seconds: float = 0.0
+    reading_seconds: float = 0.0
     first_token_seconds: float = 0.0
     seconds: float = 0.0
     target_seconds: float = 0.0

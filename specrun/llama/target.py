@@ -108,20 +108,19 @@ class TargetContext(PassBounds):
             self.read_portion()
         return n_to_decode
 
-    def begin_prompt(self, tokens: list[int]) -> int:
-        """The same, but portions are left to `read_portion`, one call of llama.cpp each."""
+    def begin_prompt(self, tokens: list[int], pause: int = 0, paused: Callable[[], None] = lambda: None) -> int:
+        """The same by calls of `read_portion`. paused: called when `pause` tokens, or slightly fewer, are read."""
         if not tokens:
             raise ValueError("an empty prompt")
         end = len(tokens) - 1
         shared = min(common_prefix(self.tokens, tokens), end)
         goes_on = shared >= len(self.tokens) - 1
-        kept = min(shared, self.n_cached)
         # The cache holds at least what is noted as cached, in this moment too: Ctrl-C may come between any two lines.
-        self.n_cached = kept
+        self.n_cached = kept = min(shared, self.n_cached)
         self.tokens = list(tokens)
         self.n_cached = kept = self.cells.rollback(kept) if goes_on else self.cells.rewind(kept)
         self._sequences.count(kept)
-        self._portions = self._portions_of_prompt(shared, end)
+        self._portions = self._portions_of_prompt(shared, pause, paused, end)
         self.has_read_portion()
         return end - kept
 
@@ -139,10 +138,13 @@ class TargetContext(PassBounds):
         self.n_portion = 0
         self.n_portion = next(self._portions, 0)
 
-    def _portions_of_prompt(self, shared: int, end: int) -> Iterator[int]:
+    def _portions_of_prompt(self, shared: int, pause: int, paused: Callable[[], None], end: int) -> Iterator[int]:
         # Shared tokens that are still pending are decoded first, on their own. After plain decoding the cache would
         # hold them already, so new text is cut into the same chunks whichever plan wrote the text before it.
         yield from self._decode_committed(shared, self.largest_pass)
+        if shared < pause < end:
+            yield from self._decode_committed(pause, self.prompt_call())
+            paused()
         tail = self.cells.prompt_tail
         if tail is not None and end - tail > shared:
             yield from self._decode_committed(end - tail, self.prompt_call())

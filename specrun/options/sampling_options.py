@@ -69,6 +69,11 @@ Think = Annotated[Thinking, spelled(
     "--think", metavar="show|hide|off",
     help="Show its thinking, hide it, or switch it off. The model is asked then not to think, which gpt-oss cannot."
 )]
+PromptCache = Annotated[bool | None, spelled(
+    "--prompt-cache/--no-prompt-cache", envvar="SPECRUN_PROMPT_CACHE", show_default=False, hidden=True,
+    help="Whether long prompts that were read are kept on this disk, so that a later run need not read them again. By "
+    "default they are, but for --raw from a pipe; `specrun doctor` says how many."
+)]
 # fmt: on
 
 

@@ -1,4 +1,5 @@
 """Several conversations: some are in the caches, and what the caches held of others is kept in RAM, within a bound.
+Below that is the disk, with what is in neither any more (`engine/prompt_states`).
 
 A conversation in a lane costs nothing. It is copied into RAM when another conversation takes its place, and copied back
 when the copy shares more with a new prompt than the lane does. A prompt that shares at least half of what the lane
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from specrun.engine.engine import Engine, SavedCaches
+from specrun.engine.prompt_states import LONG, PromptStates
 from specrun.errors import LlamaError
 from specrun.llama.batch import common_prefix
 
@@ -21,14 +23,17 @@ class Conversations:
     """The conversations in the caches of a model's engines, and copies of others.
 
     most_bytes: bound for all copies together; 0 keeps none. n_restored: conversations that were copied back.
+    states: prompts on disk, from which a text takes up what is not here; None where none are kept.
     """
 
-    def __init__(self, engines: Sequence[Engine], most_bytes: int) -> None:
+    def __init__(self, engines: Sequence[Engine], most_bytes: int, states: PromptStates | None = None) -> None:
         self._first = engines[0]
         # The latest used is the last in both lists.
         self._engines = list(engines)
         self._most_bytes = most_bytes
         self._kept: list[SavedCaches] = []
+        self.states = states
+        self._may_be_new = False  # whether something may be in RAM that is not on disk
         self.n_restored = 0
 
     @property
@@ -51,6 +56,7 @@ class Conversations:
             lane = max(free, key=lambda engine: engine.target.held().reusable(prompt))
             if lane.target.held().reusable(prompt) < _FEWEST:
                 lane = next((engine for engine in free if not engine.target.n_cached), free[0])
+        self._may_be_new = True
         self._engines.remove(lane)
         self._engines.append(lane)
         return lane
@@ -90,19 +96,35 @@ class Conversations:
         self._keep(engine)
         engine.reset()
 
+    def write_some(self, least: int = LONG, waits: bool = False) -> None:
+        """Keep on disk what is not there yet of the conversations, if that pays. Call it while nothing is written.
+
+        The arguments are those of `PromptStates.keep`.
+        """
+        if self.states and (self._may_be_new or waits):
+            sources: list[Engine | SavedCaches] = [*self._kept, *self._engines]
+            is_busy = [self.states.keep(source, least, waits) for source in sources]
+            self._may_be_new = any(is_busy)
+
     def _keep(self, engine: Engine) -> None:
         """Copy what the caches hold, unless it is too short, too large or kept already."""
         held = engine.target.held()
-        if not self._most_bytes or held.n_cached < _FEWEST:
+        if held.n_cached < _FEWEST:
+            return
+        if engine.n_saved_bytes > self._most_bytes:
+            if self.states:
+                self.states.keep(engine)
             return
         copies = [(copy, len(copy.held.tokens), common_prefix(copy.held.tokens, held.tokens)) for copy in self._kept]
         n_bytes = engine.n_saved_bytes
-        if n_bytes > self._most_bytes or any(shared == len(held.tokens) for _, _, shared in copies):
+        if any(shared == len(held.tokens) for _, _, shared in copies):
             return
         # A copy from when the same conversation was shorter has no use any more.
         self._kept = [copy for copy, n_tokens, shared in copies if shared < n_tokens - 1]
         while self.n_bytes + n_bytes > self._most_bytes:
-            del self._kept[0]
+            oldest = self._kept.pop(0)
+            if self.states:
+                self.states.keep(oldest)
         try:
             saved = engine.save()
         except (LlamaError, MemoryError):

@@ -47,6 +47,7 @@ class Worker:
                 self._retire()
             for answer in self._running:
                 answer.end()
+            self._conversations.write_some(1, waits=True)
         finally:
             self._queue.close()
 
@@ -56,6 +57,8 @@ class Worker:
         while not self._together.is_full:
             job = self._queue.take(0 if self._running else _POLL_S, self._fits)
             if job is None:
+                if not self._running:
+                    self._conversations.write_some()
                 return
             prompt = job.asked[0].request.prompt
             engine = self._conversations.lane_for(prompt, self._together.busy)

@@ -54,7 +54,7 @@ class Writing(LaneText):
         self._n_bytes = 0  # of the text that was sent
         self._n_told = self._next_at = 0  # tokens whose log-probabilities were sent, and the byte where the next begins
         self.generation = self._completion.generation(lambda: self.is_ended)
-        self.generation.begin()
+        self.generation.begin(None if asked.anew else self._conversations.states)
 
     def add(self, done: Pass) -> None:
         """Send what a pass has written, and begin the next answer if this is its end. Raises PromptError."""
@@ -67,6 +67,8 @@ class Writing(LaneText):
         completion = self._completion
         self._send(completion.end())
         self._service.totals.add(completion)
+        if self._conversations.states:
+            self._conversations.states.has_read(*completion.reading)
         self._service.loaded.prompts.keep(self._asked.prompt, completion)
         self.job.emit(completion)
         self._n_answered += 1

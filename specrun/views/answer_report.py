@@ -48,6 +48,7 @@ def as_json(completion: Completion, model: Model, answer: str, thinking: str) ->
         "tokens_per_pass": round(s.tokens_per_pass, 3),
         "padding_tokens": s.padding,
         "prompt_tokens_decoded": s.prompt_tokens_decoded,
+        "prompt_tokens_restored": s.from_disk.n_tokens if s.from_disk else 0,
         "prompt_seconds": round(s.prefill_seconds, 6),
         "ms_per_pass": {part: round(ms, 3) for part, ms in _ms_per_pass(s).items()},
         "bytes_read_per_pass": s.bytes_read_per_pass,
@@ -78,6 +79,8 @@ def as_text(completion: Completion, model: Model) -> str:
         f"ms a pass   {parts}",
         f"memory      {size_text(held_bytes())} in RAM" + (f", {size_text(vram)} in VRAM" if vram else ""),
     ]
+    if s.from_disk:
+        lines.insert(2, f"kept        {'' if s.from_disk.n_tokens else 'none: '}{s.from_disk.words}")
     if model.n_threads:
         lines.append(f"threads     {model.n_threads}, as other programs hold cores")
     if placement and vram:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.cli import doctor
-from specrun.doctor import Finding
+from specrun.doctor import Finding, folders
 from specrun.llama_settings import UNDECIDED
 from specrun.profiles import lookup, profile_files
 from tests.conftest import SpecrunHere
@@ -28,6 +28,7 @@ CHECKS = {
     "other load",
     "disk rate",
     "cpu quota",
+    "prompts",
 }
 CHECKS |= {"models folder", "cache folder", "data folder", "configuration folder", "hub", "cpu quota"}
 
@@ -103,3 +104,14 @@ def test_in_a_pipe_a_finding_is_a_line() -> None:
     assert first == "ok    memory: 20.00 GB of 32.00 GB free"
     assert second.startswith("warn  hub: no connection")
     assert fix == "      -> curl -I [x]"
+
+
+def test_prompts_that_are_kept_are_listed_and_deleted(here: SpecrunHere, tmp_path: Path) -> None:
+    assert folders.kept_prompts().detail == "none is kept"
+    path = tmp_path / "cache" / "prompts" / "subject" / "one.state"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(3_000_000))
+    assert "1 kept" in folders.kept_prompts().detail
+    assert "3 MB" in here("doctor", "--forget-prompts").stderr
+    assert not path.exists()
+    assert here("doctor", "--forget-prompts").code == 0

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from specrun.engine import prompt_states
 from specrun.errors import ModelFileError
 from tests.conftest import SCRIPT_TEXT, Specrun, SpecrunHere
 from tests.models import edited, scripted_llama
@@ -391,3 +392,29 @@ def readline(stream: Any) -> bytes:
     thread.join(TIMEOUT_S)
     assert lines, "no line came"
     return lines[0]
+
+
+def test_a_prompt_is_read_once(here: SpecrunHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_states, "FEWEST", 16)
+    prompt = "def read_config(path):\n    with open(path) as file:\n" * 4
+
+    def run(*arguments: str, **environment: str) -> dict[str, Any]:
+        command = ("generate", prompt, "-m", "embedded", "--json", "-n", "4", "--no-learn", "--draft", "none")
+        result = here(*command, *arguments, **environment)
+        assert result.code == 0, result
+        return dict(json.loads(result.stdout))
+
+    def counts(answer: dict[str, Any]) -> tuple[int, int]:
+        assert answer["text"] == first["text"]
+        return answer["prompt_tokens_restored"], answer["prompt_tokens_decoded"]
+
+    run("--raw")  # from a pipe
+    assert not (tmp_path / "cache" / "prompts").exists()
+    first = run()
+    n = first["prompt_tokens"] - 1
+    assert counts(first) == (0, n)
+    assert counts(run()) == (n, 0)
+    assert counts(run("--no-prompt-cache")) == (0, n)
+    assert counts(run(SPECRUN_PROMPT_CACHE="0")) == (0, n)
+    assert run("--raw", "--prompt-cache")["prompt_tokens_restored"] > 16
+    assert "none: not looked for" in here("generate", "x", "-m", "embedded", "--stats", "-n", "1").stderr

@@ -119,8 +119,12 @@ def running(
     is_auto: bool = False,
     gpu_layers: int | None = None,
     draft_gpu_layers: int | None = None,
+    keeps_prompts: bool = False,
 ) -> Iterator[Server]:
-    """A server of `target`, with the embedded draft if `plan` wants one, on one thread."""
+    """A server of `target`, with the embedded draft if `plan` wants one, on one thread.
+
+    keeps_prompts: whether it keeps them on disk, as if reading a token took a second.
+    """
     one_thread = LlamaSettings(threads=1, gpu_layers=gpu_layers)
     draft_settings = LlamaSettings(threads=1, flash_attn="on", gpu_layers=draft_gpu_layers)
     plans = (plan or SPECEXEC.plan(16, 6),)
@@ -146,7 +150,11 @@ def running(
         httpx2.Client(base_url=url("127.0.0.1", bound), timeout=TIMEOUT_S, trust_env=False, verify=False) as client,
     ):
         service.begin(LoadedService(model, Prompts(model), NAME))
-        conversations = Conversations(model.lanes.engines, cache_bytes)
+        if keeps_prompts:
+            model.keep_prompts()
+            assert model.prompt_states
+            model.prompt_states.has_read(1000, 1000.0)
+        conversations = Conversations(model.lanes.engines, cache_bytes, model.prompt_states)
         worker = Worker(service, conversations, failures.append)
         thread = threading.Thread(target=worker.run, args=[stop.is_set])
         thread.start()

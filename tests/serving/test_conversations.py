@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from specrun.engine import prompt_folder, prompt_states
 from specrun.serving.conversations import Conversations
 from specrun.speculation.drafters.specexec import SPECEXEC
 from tests.serving.running import Json, Server, content, messages, running
@@ -68,6 +69,24 @@ def test_two_conversations_in_turn(keeps: bool) -> None:
             for i, answer in enumerate(given):
                 assert content(alone.chat(*talk, temperature=0.8, seed=i, max_tokens=40)) == content(answer)
                 talk += [content(answer), f"    # and now {i}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_conversations_go_on_after_a_restart(parallel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_states, "FEWEST", 16)
+    fields: dict[str, Any] = {"temperature": 0.8, "seed": 1, "max_tokens": 24}
+    with running(keeps_prompts=True, cache_bytes=1, parallel=parallel) as server:
+        firsts = [server.chat(text, **fields) for text in (FIRST, SECOND)]
+    assert len(prompt_folder.files()) == 2
+    talks = [(text, content(first), "and?") for text, first in zip((FIRST, SECOND), firsts, strict=True)]
+    with running(keeps_prompts=True, parallel=parallel) as server:
+        answers = [server.chat(*talk, **fields) for talk in talks]
+        anew = server.chat(*talks[0], cache_prompt=False, **fields)
+    assert all(cached(a) >= f["usage"]["prompt_tokens"] - 1 for a, f in zip(answers, firsts, strict=True))
+    assert cached(anew) == 0
+    with running(parallel=parallel) as server:
+        assert [content(server.chat(*talk, **fields)) for talk in talks] == [content(answer) for answer in answers]
 
 
 @pytest.mark.slow

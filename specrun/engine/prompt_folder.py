@@ -1,0 +1,100 @@
+"""The folder of prompts that were read: its files, the bytes that they may take, and how fast its disk is.
+
+Knows nothing of llama.cpp, so that `specrun doctor` can look at it where llama.cpp cannot be loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from specrun.locations import cache_dir, file_bytes, private_folder, recall, remember, remove_leftovers
+
+SUFFIX = ".state"  # of the files, each in a folder of what it may be used with
+_SHARE_OF_FREE, _MOST_BYTES = 20, 8 << 30  # bounds of all files together
+_ASSUMED_RATE = 200e6  # bytes a second that are read or written, until it was measured: a slow SSD
+_TELLING_BYTES = 16_000_000  # of a file: smaller ones tell how long opening and closing takes
+_SECONDS_OF_A_RATE = 86_400.0  # for which a measured rate is believed
+
+
+def folder() -> Path:
+    """Where the states of all prompts are kept. Only the owner may read what is there."""
+    return cache_dir() / "prompts"
+
+
+def files() -> list[Path]:
+    """The files of all states, those used longest ago first."""
+    return sorted(folder().glob(f"*/*{SUFFIX}"), key=_used)
+
+
+def forget() -> int:
+    """Delete all states. Returns their bytes. Raises OSError."""
+    n_bytes = sum(map(file_bytes, files()))
+    if folder().exists():
+        shutil.rmtree(folder())
+    return n_bytes
+
+
+def make_room(subject: Path, n_bytes: int) -> None:
+    """Make a folder within this one, and delete what killed processes left, and what was used longest ago until so many
+    further bytes are within the bound. Raises OSError.
+    """
+    private_folder(folder())
+    private_folder(subject)
+    for place in folder().iterdir():
+        if place.is_dir():
+            remove_leftovers(place)
+    kept = files()
+    total, most = sum(map(file_bytes, kept)) + n_bytes, most_bytes()
+    for path in kept:
+        if total <= most:
+            break
+        total -= file_bytes(path)
+        delete(path)
+        with suppress(OSError):  # others are in it
+            if path.parent != subject:
+                path.parent.rmdir()
+
+
+def most_bytes() -> int:
+    """Bytes that all files may take: those that they have count as free."""
+    with suppress(OSError):
+        there = next(path for path in (folder(), *folder().parents) if path.exists())
+        free = shutil.disk_usage(there).free + sum(map(file_bytes, files()))
+        return min(free // _SHARE_OF_FREE, _MOST_BYTES)
+    return 0
+
+
+def delete(path: Path) -> None:
+    with suppress(OSError):  # on Windows while another process reads it
+        path.unlink(missing_ok=True)
+
+
+def touch(path: Path) -> None:
+    """Note that a file was used now."""
+    with suppress(OSError):
+        os.utime(path)
+
+
+def _used(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # another process has just deleted it
+        return 0.0
+
+
+def rate(what: str) -> float:
+    """Bytes a second at which files were read or written lately, or what is assumed: disks are busy at times."""
+    path = folder() / "rates.json"
+    if time.time() - _used(path) > _SECONDS_OF_A_RATE:
+        return _ASSUMED_RATE
+    return recall(path, lambda value: max(float(value[what]), 1.0)) or _ASSUMED_RATE
+
+
+def learn_rate(what: str, n_bytes: int, seconds: float) -> None:
+    if n_bytes >= _TELLING_BYTES:
+        path = folder() / "rates.json"
+        remember(path, {**(recall(path, dict) or {}), what: n_bytes / max(seconds, 1e-6)})

@@ -1,0 +1,254 @@
+"""Prompts that were read are kept on disk, so that a later run does not read them again.
+
+What the caches of both models hold of a text is one file (`prompt_file`) in a folder of the subject: the target's
+content, llama.cpp's build, and every setting on which bits depend. A prompt takes up the file that has most of its
+beginning. Attention goes back to any token; recurrent layers to the end of that text, near the end of its prompt, or to
+where two prompts parted.
+
+A file is written and read only where that is faster than to read the tokens again, by rates that were measured when
+files were written and read before, and prompts read. Files are written in a thread. Together they take a twentieth of
+the free disk at most; those go first that were used longest ago.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specrun.catalog.gguf_file import GgufFile, file_identity
+from specrun.display_text import size_text
+from specrun.engine import prompt_file, prompt_folder
+from specrun.engine.engine import Engine, SavedCaches
+from specrun.engine.free_threads import divides_attention
+from specrun.engine.prompt_file import DamagedStateError, Head, StoppedError
+from specrun.engine.prompt_folder import SUFFIX
+from specrun.errors import SpecrunError
+from specrun.hardware.machine import Machine, fingerprint, surroundings
+from specrun.hardware.memory import Memory
+from specrun.hardware.placement import Placement
+from specrun.llama import devices, library, offload_threshold, tiled_kernels
+from specrun.llama.batch import common_prefix
+from specrun.llama.context import LlamaContext
+from specrun.llama.rollback import HeldText
+from specrun.llama_settings import LlamaSettings
+from specrun.speculation.planning.pass_sizes import PassSizes
+
+FEWEST = 256  # tokens that are worth a file: fewer are read in a pass
+LONG = 500  # tokens that were read of a prompt, from which its state is kept as soon as nobody waits
+_SHARE_OF_RAM = 4  # a copy that is being written takes at most this part of the memory that is free
+_NO_BITS = ("threads", "threads_batch", "load_mode")  # settings on which no bit depends; for threads see `of_target`
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """What became of the search for a prompt.
+
+    n_tokens: those that came from disk. words: for people. parts_at: tokens that the prompt shares with a kept one, to
+    whose end there recurrent layers cannot go back; 0 for none. `keep_beginning` is to be called once they are read.
+    """
+
+    n_tokens: int
+    words: str
+    parts_at: int = 0
+
+
+class PromptStates:
+    """The states on disk that one loaded pair can use.
+
+    subject, draft: fingerprints of what the parts of the target and of the draft depend on; see `of_target` and
+    `of_draft`.
+    """
+
+    def __init__(self, subject: str, draft: str | None) -> None:
+        self._subject, self._draft = subject, draft
+        self._folder = prompt_folder.folder() / subject
+        self._heads: dict[tuple[Path, int], Head] = {}  # by file and time of its last change
+        self._seconds_per_token = 0.0  # the least that reading a token of a prompt took
+        self._thread: threading.Thread | None = None
+        self._is_stopped = threading.Event()
+
+    def take_up(self, engine: Engine, prompt: list[int]) -> Lookup:
+        """Let the caches hold the state that has most of a prompt, unless they hold as much of it already, or reading
+        it again takes no longer. Call it between texts. After a failure the caches are empty.
+        """
+        n_held = engine.target.held().reusable(prompt)
+        if len(prompt) - n_held <= FEWEST:
+            return Lookup(0, "not looked for, as few tokens are new")
+        heads = self._found(engine.target.states is not None)
+        best = max(heads, key=lambda head: head.held.reusable(prompt), default=None)
+        n = best.held.reusable(prompt) if best else 0
+        if best is None or n - n_held < FEWEST:
+            why = "none has this beginning" if heads else "none is kept of this model, build and settings"
+            return Lookup(0, why, self._parting(heads, prompt, n_held))
+        target = engine.target
+        if best.held.n_cached > target.context.config.n_ctx - target.cells.n_elsewhere:
+            return Lookup(0, "the one that has this beginning does not fit the context")
+        each = self._seconds_per_token or best.seconds_per_token
+        if best.n_bytes / prompt_folder.rate("read") > (n - n_held) * each:
+            return Lookup(0, f"reading {n:,} tokens again is as fast as {size_text(best.n_bytes)} from disk")
+        return self._restored(engine, best, n)
+
+    def _restored(self, engine: Engine, head: Head, n: int) -> Lookup:
+        started = time.perf_counter()
+        try:
+            saved = prompt_file.read(head, with_draft=head.draft == self._draft)
+            seconds = time.perf_counter() - started
+            engine.restore(saved)
+        except (DamagedStateError, SpecrunError) as error:
+            engine.reset()
+            prompt_folder.delete(head.path)
+            why = "was damaged" if isinstance(error, DamagedStateError) else f"could not be used ({error})"
+            return Lookup(0, f"the one that has this beginning {why}, and is deleted")
+        except (OSError, MemoryError) as error:
+            return Lookup(0, f"the one that has this beginning cannot be read ({error})")
+        prompt_folder.learn_rate("read", head.n_bytes, seconds)
+        self._seconds_per_token = self._seconds_per_token or head.seconds_per_token
+        prompt_folder.touch(head.path)
+        seconds = time.perf_counter() - started
+        return Lookup(n, f"{n:,} tokens, {size_text(head.n_bytes)} in {seconds:.2f} s")
+
+    def _parting(self, heads: list[Head], prompt: list[int], n_held: int) -> int:
+        """Where a prompt parts from the kept one that shares most of its beginning, if that is worth a file."""
+        shared = (common_prefix(head.held.tokens, prompt) for head in heads if not head.held.any_end)
+        n = max(shared, default=0)
+        return n if n - n_held >= FEWEST else 0
+
+    def keep_beginning(self, engine: Engine) -> None:
+        """Keep what the caches hold of a prompt that is being read: a beginning that several prompts have."""
+        with suppress(SpecrunError, MemoryError):
+            if saved := engine.save():
+                n, target = saved.held.n_cached, saved.target
+                held = HeldText(saved.held.tokens[: n + 1], n, saved.held.any_end)
+                self.keep(SavedCaches(replace(target, held=held), None), FEWEST)
+
+    def has_read(self, n_tokens: int, seconds: float) -> None:
+        """Note what reading so many tokens of a prompt took."""
+        if n_tokens >= FEWEST // 4:
+            each = seconds / n_tokens
+            self._seconds_per_token = min(each, self._seconds_per_token or each)
+
+    def keep(self, source: Engine | SavedCaches, least: int = 1, waits: bool = False) -> bool:
+        """Write in a thread what the caches of an engine, or copies of them, hold, if that pays. Call it between texts.
+
+        least: tokens that are on disk nowhere yet, from which it is written. waits: until another file is written.
+        Returns whether it is to be asked again, as another file is being written.
+        """
+        held = source.target.held() if isinstance(source, Engine) else source.held
+        if held.n_cached < FEWEST:
+            return False
+        if self._is_writing and not waits:
+            return True
+        self._wait()
+        n_new = held.n_cached - self._n_kept(held, isinstance(source, Engine) and source.target.states is not None)
+        if n_new < least:
+            return False
+        n_bytes = source.n_saved_bytes if isinstance(source, Engine) else source.n_bytes
+        pays = n_bytes / prompt_folder.rate("write") < n_new * self._seconds_per_token
+        if not pays or n_bytes > prompt_folder.most_bytes():
+            return False
+        if not isinstance(source, Engine):
+            self._begin_writing(source)
+        elif n_bytes <= Memory.read().available_bytes // _SHARE_OF_RAM:
+            with suppress(SpecrunError, MemoryError):
+                self._begin_writing(source.save())
+        return self._is_writing
+
+    def _n_kept(self, held: HeldText, has_head: bool) -> int:
+        """How many leading tokens of what a cache holds are on disk. has_head: see `_found`."""
+        text = [*held.tokens, -1]  # of a prompt the last token is always read
+        return max((head.held.reusable(text) for head in self._found(has_head)), default=0)
+
+    @property
+    def _is_writing(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _begin_writing(self, saved: SavedCaches | None) -> None:
+        if saved and not self._is_stopped.is_set():
+            self._thread = threading.Thread(target=self._write, args=(saved,), name="specrun-prompts")
+            self._thread.start()
+
+    def _write(self, saved: SavedCaches) -> None:
+        """What cannot be written is read again, so nothing is said of it."""
+        held = saved.held
+        name = hashlib.sha256(np.array(held.tokens, np.int32).tobytes()).hexdigest()[:16] + SUFFIX
+        started = time.perf_counter()
+        with suppress(OSError, MemoryError, StoppedError):
+            prompt_folder.make_room(self._folder, saved.n_bytes)
+            each, is_stopped = self._seconds_per_token, self._is_stopped.is_set
+            prompt_file.write(self._folder / name, saved, self._subject, self._draft, each, is_stopped)
+            prompt_folder.learn_rate("write", saved.n_bytes, time.perf_counter() - started)
+            for head in self._found(saved.target.for_head is not None):
+                if head.path.name != name and _is_beginning(head.held, held):
+                    prompt_folder.delete(head.path)
+
+    def _wait(self) -> None:
+        """Wait until what is being written is. What ends the waiting ends the writing, too."""
+        try:
+            while self._thread and self._thread.is_alive():
+                self._thread.join(0.1)
+        except BaseException:
+            self._is_stopped.set()
+            raise
+
+    def close(self, engine: Engine) -> None:
+        """Keep what an engine holds at last, and wait until everything is written."""
+        self.keep(engine, waits=True)
+        self._wait()
+
+    def _found(self, has_head: bool) -> list[Head]:
+        """The heads of all files that this pair can use. Damaged files are deleted.
+
+        has_head: whether a trained head drafts, which needs its states of the whole text.
+        """
+        heads: dict[tuple[Path, int], Head] = {}
+        for path in self._folder.glob(f"*{SUFFIX}"):
+            try:
+                key = path, path.stat().st_mtime_ns
+                heads[key] = self._heads.get(key) or prompt_file.read_head(path)
+            except OSError:
+                continue
+            except Exception:  # what is damaged may fail anywhere
+                prompt_folder.delete(path)
+        self._heads = heads
+        own = (head for head in heads.values() if head.subject == self._subject)
+        return [head for head in own if head.draft == self._draft or not has_head]
+
+
+def _is_beginning(held: HeldText, longer: HeldText) -> bool:
+    """Whether a text was the same when it was shorter, so that its state has no use any more."""
+    if not (held.any_end or held.prompt):
+        return False  # where several texts part
+    n = len(held.tokens) - 1  # the last one need not be in the cache
+    return n < longer.n_cached and longer.tokens[:n] == held.tokens[:n]
+
+
+def of_target(context: LlamaContext, sizes: PassSizes, placement: Placement | None) -> str:
+    """The fingerprint of all that the bits of a target's cache depend on. Raises ModelFileError."""
+    settings = context.config.settings
+    values = _settings(settings)
+    if divides_attention(settings):
+        values["threads"] = settings.threads, settings.threads_batch
+    machine = Machine.read(None, devices.devices(settings.rpc), devices.system_info())
+    here = surroundings(machine, library.build(), library.bindings_version())
+    del here["memory"]
+    layers = (placement.layer_gpus, placement.n_cpu_moe) if placement else ()
+    kernels = tiled_kernels.in_use(), offload_threshold.in_use(), repr(sizes)
+    files = file_identity(GgufFile.read(context.model.path).shards)
+    return fingerprint({**here, "files": files, "settings": values, "layers": layers, "kernels": kernels})
+
+
+def of_draft(context: LlamaContext) -> str:
+    """The same for a draft or a head, whose bits may change no text."""
+    files = file_identity(GgufFile.read(context.model.path).shards)
+    return fingerprint({"files": files, "settings": _settings(context.config.settings)})
+
+
+def _settings(settings: LlamaSettings) -> dict[str, Any]:
+    return {name: value for name, value in asdict(settings).items() if name not in _NO_BITS}

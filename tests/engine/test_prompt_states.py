@@ -1,0 +1,314 @@
+"""Texts whose prompts come from disk go on bit for bit as if they had been read, and nothing wrong is ever used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from specrun.catalog import embedded
+from specrun.engine import prompt_folder, prompt_states
+from specrun.engine.engine import Engine
+from specrun.engine.model import Model
+from specrun.engine.prompt_states import Lookup, PromptStates
+from specrun.engine.run_options import RunOptions
+from specrun.llama_settings import LlamaSettings
+from specrun.sampling import SamplingParameters
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import OFF, Plan
+from tests.eagle_heads import agreeing_pair
+from tests.engines import Written, code_prompts, engine, first_difference, write
+from tests.hybrids import noisy, random_recurrent
+from tests.models import random_gemma3
+from tests.mtp_targets import random_mtp_step35
+from tests.other_caches import random_deepseek2
+
+SAMPLED, GREEDY = SamplingParameters(temperature=0.8, seed=1), SamplingParameters(temperature=0)
+PLANS = [OFF.plan(), CHAIN.plan(depth=3), SPECEXEC.plan(16, 5)]
+FEWEST = 16  # tokens, so that short texts do
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, in which short texts are kept, too."""
+    monkeypatch.setenv("SPECRUN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(prompt_states, "FEWEST", FEWEST)
+    return tmp_path / "prompts"
+
+
+def states(subject: str = "subject", draft: str = "draft") -> PromptStates:
+    """Those of a machine on which reading a token takes a second."""
+    made = PromptStates(subject, draft)
+    made.has_read(1000, 1000.0)
+    return made
+
+
+def write_behind(e: Engine, prompt: list[int], found: Lookup, plan: Plan, sampling: SamplingParameters) -> Written:
+    """The text behind a prompt that was taken up, of which no more is read than has to be."""
+    written = write(e, prompt, sampling, plan, 12)
+    assert written.statistics.prompt_tokens_decoded <= len(prompt) - found.n_tokens
+    return written
+
+
+@dataclass
+class Kept:
+    """A text that was kept on disk, the next prompt of its conversation, and what is written behind that."""
+
+    target: Path
+    draft: Path
+    folder: Path  # a copy of what was kept
+    prompt: list[int]
+    expected: dict[float, Written]  # by temperature: plainly, by an engine that goes on with its own text
+
+
+def _models(kind: str, folder: Path) -> tuple[Path, Path]:
+    if kind == "embedded":
+        return embedded.TARGET, embedded.DRAFT
+    if kind == "eagle3":
+        return agreeing_pair(folder)
+    path = folder / "target.gguf"
+    if kind == "mtp":
+        return random_mtp_step35(path), path
+    if kind == "gemma3":
+        random_gemma3(path, window=24)
+    elif kind == "deepseek2":
+        random_deepseek2(path)
+    else:
+        random_recurrent(path, kind)
+    return path, noisy(folder / "draft.gguf", path, 0.04)
+
+
+@pytest.fixture(scope="module", params=["embedded", "gemma3", "deepseek2", "qwen35", "mamba", "eagle3", "mtp"])
+def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    """Of a target of each kind of cache, with a draft or a head. A chain has written the text that is kept."""
+    place = tmp_path_factory.mktemp(request.param)
+    target, draft = _models(request.param, place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECRUN_CACHE_DIR", str(place / "cache"))
+        patch.setattr(prompt_states, "FEWEST", FEWEST)
+        with engine(target, draft, PLANS[1], ctx_size=300) as e:
+            first, then = code_prompts(e, 2, 60)
+            answer = write(e, first, SAMPLED, PLANS[1], 20)
+            states().close(e)
+        prompt = [*first, *answer.tokens, *then[:10]]
+        with engine(target, None, OFF.plan(), ctx_size=300) as e:
+            expected = {}
+            for sampling in (SAMPLED, GREEDY):
+                e.reset()
+                assert write(e, first, SAMPLED, OFF.plan(), 20).tokens == answer.tokens
+                expected[sampling.temperature] = write(e, prompt, sampling, OFF.plan(), 12)
+    return Kept(target, draft, place / "cache" / "prompts", prompt, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_a_text_goes_on_from_disk_as_if_it_had_never_ended(kept: Kept, folder: Path, plan: Plan) -> None:
+    shutil.copytree(kept.folder, folder)
+    with engine(kept.target, kept.draft, plan, ctx_size=300) as e:
+        found = states().take_up(e, kept.prompt)
+        assert len(kept.prompt) - found.n_tokens <= 20, found.words
+        assert first_difference(write_behind(e, kept.prompt, found, plan, SAMPLED), kept.expected[0.8]) is None
+        if plan is PLANS[1]:
+            e.reset()
+            found = states().take_up(e, kept.prompt)
+            assert first_difference(write_behind(e, kept.prompt, found, plan, GREEDY), kept.expected[0.0]) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["qwen35", "mamba"])
+def test_recurrent_states_are_kept_where_two_prompts_part(kind: str, tmp_path: Path) -> None:
+    path = random_recurrent(tmp_path / "model.gguf", kind)
+    with engine(path, None, OFF.plan(), ctx_size=300) as e:
+        common, *ends = code_prompts(e, 4, 50)
+        prompts = [[*common, 40 + i, *end] for i, end in enumerate(ends)]
+        expected = []
+        for prompt in prompts:
+            e.reset()
+            expected.append(write(e, prompt, SAMPLED, OFF.plan(), 8))
+        n_decoded = []
+        for prompt, wanted in zip(prompts, expected, strict=True):
+            e.reset()
+            store = states()
+            written = write(e, prompt, SAMPLED, OFF.plan(), 8, store)
+            assert first_difference(written, wanted) is None
+            n_decoded.append(written.statistics.prompt_tokens_decoded)
+            store.close(e)
+    assert n_decoded == [100, 100, 50]
+
+
+def opened(**settings: object) -> Model:
+    """The embedded target alone, which keeps its prompts."""
+    given = LlamaSettings(threads=1, **settings)  # type: ignore[arg-type]
+    model = Model(RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=given))
+    model.keep_prompts()
+    assert model.prompt_states
+    model.prompt_states.has_read(1000, 1000.0)
+    return model
+
+
+def restored(model: Model, prompt: list[int]) -> int:
+    """Tokens of a prompt that came from disk."""
+    assert model.prompt_states
+    return model.prompt_states.take_up(model.engine, prompt).n_tokens
+
+
+@pytest.mark.slow
+def test_a_quantized_cache_is_kept_and_other_settings_read_again() -> None:
+    with opened(type_k="q8_0", type_v="q4_0") as model:
+        (prompt,) = code_prompts(model.engine, 1, 60)
+        expected = write(model.engine, prompt, SAMPLED, OFF.plan(), 12)
+    with opened(type_k="q8_0", type_v="q4_0") as model:
+        assert restored(model, prompt) == 59
+        assert first_difference(write(model.engine, prompt, SAMPLED, OFF.plan(), 12), expected) is None
+    for others in ({"type_k": "f16"}, {"type_k": "q8_0", "type_v": "q8_0"}, {"flash_attn": "off"}, {"repack": True}):
+        with opened(**others) as model:
+            assert restored(model, prompt) == 0
+            model.engine.reset()  # so that nothing is kept
+
+
+@pytest.fixture(scope="module")
+def e() -> Iterator[Engine]:
+    with engine(embedded.TARGET, embedded.DRAFT, PLANS[1], ctx_size=300) as made:
+        yield made
+
+
+def keep(e: Engine, prompt: list[int], store: PromptStates | None = None) -> PromptStates:
+    """Read a prompt, and keep it on disk; the caches are empty afterwards."""
+    store = store or states()
+    e.target.set_prompt(prompt)
+    store.close(e)
+    e.reset()
+    return store
+
+
+def test_what_is_damaged_is_deleted_and_read_again(e: Engine) -> None:
+    (prompt,) = code_prompts(e, 1, 60)
+    keep(e, prompt)
+    (path,) = prompt_folder.files()
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    whole = path.read_bytes()
+    assert states().take_up(e, prompt).n_tokens == 59
+    n = len(whole)
+    flipped = [whole[:i] + bytes([whole[i] ^ 0x10]) + whole[i + 1 :] for i in (0, 20, 200, n // 2, n - 1)]
+    for content in (b"", whole[: n // 2], whole[:-1], whole + b"x", bytes(n), b"[" * 1000, *flipped):
+        path.write_bytes(content)
+        e.reset()
+        found = states().take_up(e, prompt)
+        assert found.n_tokens == 0, content[:20]
+        assert e.target.n_cached == 0
+        assert not path.exists()
+
+
+def test_a_foreign_file_is_not_used(e: Engine, folder: Path) -> None:
+    (prompt,) = code_prompts(e, 1, 60)
+    keep(e, prompt, states("another build"))
+    shutil.copytree(folder / "another build", folder / "subject")
+    assert "none is kept" in states().take_up(e, prompt).words
+    assert states("another build").take_up(e, prompt).n_tokens == 59
+
+
+def test_the_longest_beginning_is_taken_up_and_a_shorter_text_goes(e: Engine) -> None:
+    first, other = code_prompts(e, 2, 60)
+    store = keep(e, first[:40])
+    assert store.take_up(e, other).words == "none has this beginning"
+    keep(e, first, store)
+    assert len(prompt_folder.files()) == 1
+    keep(e, [*first[:30], *other[:30]], store)
+    assert len(prompt_folder.files()) == 2
+    assert states().take_up(e, [*first[:50], *other]).n_tokens == 50
+    assert states().take_up(e, [*first[:50], *other]).n_tokens == 0, "the caches hold as much of it"
+    e.reset()
+    assert states().take_up(e, [*first[:30], *other]).n_tokens == 60 - 1
+
+
+def test_what_is_on_disk_is_not_written_again(e: Engine) -> None:
+    (prompt,) = code_prompts(e, 1, 60)
+    keep(e, prompt)
+    (path,) = prompt_folder.files()
+    os.utime(path, (1, 1))
+    keep(e, prompt[:50])
+    keep(e, prompt)
+    assert [file.stat().st_mtime for file in prompt_folder.files()] == [1]
+
+
+def test_only_what_pays_is_written_and_read(e: Engine) -> None:
+    (prompt,) = code_prompts(e, 1, 60)
+    fast = PromptStates("subject", "draft")
+    fast.has_read(1000, 1e-9)
+    keep(e, prompt, fast)
+    keep(e, prompt, PromptStates("subject", "draft"))  # knows no times
+    assert not prompt_folder.files()
+    keep(e, prompt)
+    assert "as fast" in fast.take_up(e, prompt).words
+    assert PromptStates("subject", "draft").take_up(e, prompt).n_tokens == 59
+
+
+def test_rates_are_measured_and_believed_for_a_day(folder: Path) -> None:
+    assert prompt_folder.rate("read") == 200e6
+    prompt_folder.learn_rate("write", 100_000_000, 0.1)
+    prompt_folder.learn_rate("read", 100_000_000, 0.05)
+    prompt_folder.learn_rate("read", 1000, 1.0)  # tells nothing
+    assert [round(prompt_folder.rate(what) / 1e9) for what in ("read", "write")] == [2, 1]
+    os.utime(folder / "rates.json", (1, 1))
+    assert prompt_folder.rate("read") == 200e6
+
+
+def test_the_folder_stays_within_its_bound(e: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = code_prompts(e, 3, 60)
+    for age, prompt in enumerate(prompts[:2]):
+        keep(e, prompt, states(f"build {age}"))
+    first, second = prompt_folder.files()
+    for path, used in ((first, 20.0), (second, 10.0)):
+        os.utime(path, (used, used))
+    unfinished = folder / "build 0" / ".some.state.999999999-0123abcd"
+    unfinished.write_bytes(b"killed")
+    os.utime(unfinished, (1, 1))
+    monkeypatch.setattr(prompt_folder, "_MOST_BYTES", int(2.5 * first.stat().st_size))
+    keep(e, prompts[2])
+    assert not second.exists()
+    assert not unfinished.exists()
+    assert len(prompt_folder.files()) == 2
+    monkeypatch.setattr(prompt_folder, "_MOST_BYTES", 1000)
+    keep(e, prompts[1])
+    assert len(prompt_folder.files()) == 2, "what is larger than the bound is not written"
+    assert prompt_folder.forget() > 0
+    assert not folder.exists()
+
+
+def test_a_disk_that_refuses_changes_nothing(e: Engine, folder: Path) -> None:
+    (prompt,) = code_prompts(e, 1, 60)
+    folder.write_text("no folder")
+    keep(e, prompt)
+    assert folder.read_text() == "no folder"
+    assert states().take_up(e, prompt).n_tokens == 0
+
+
+def test_ctrl_c_while_waiting_stops_the_writing(e: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    (prompt,) = code_prompts(e, 1, 60)
+    store, make_room = states(), prompt_folder.make_room
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def slowly(subject: Path, n_bytes: int) -> None:
+        make_room(subject, n_bytes)
+        while not store._is_stopped.is_set():
+            time.sleep(0.01)
+
+    e.target.set_prompt(prompt)
+    with monkeypatch.context() as patch:
+        patch.setattr(prompt_folder, "make_room", slowly)
+        store.keep(e)
+        assert store._thread
+        patch.setattr(store._thread, "join", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.close(e)
+    store.close(e)
+    assert not prompt_folder.files()
+    e.reset()
