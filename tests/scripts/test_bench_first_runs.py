@@ -15,7 +15,7 @@ from specrun.catalog import embedded
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

@@ -192,7 +192,7 @@ def test_random_models_compute_something(tmp_path: Path) -> None:
     assert (rows[0] != rows[1]).any()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_pair_that_is_made_can_be_given_to_all_tools(tmp_path: Path) -> None:
     """llama.cpp's tools want one vocabulary."""
     pair = module("models").Models(tmp_path, 1e6).pair
@@ -203,7 +203,7 @@ def test_the_pair_that_is_made_can_be_given_to_all_tools(tmp_path: Path) -> None
     assert list(tokens[0]) == list(tokens[1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -15,7 +15,7 @@ from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 AGREEMENT, CELL = 70, (0.8, "code")

@@ -106,7 +106,7 @@ def test_a_disk_without_the_setting_is_one_line(script: ModuleType, tmp_path: Pa
         pass
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_passes_of_a_real_model_are_timed(demo_target: Path) -> None:
     command = [sys.executable, str(SCRIPTS / "time_passes.py"), str(demo_target), "--sizes", "1,3", "--repeat", "1"]
     run = subprocess.run([*command, "-t", "1"], capture_output=True, text=True, timeout=120)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 FEW = ("--vocabs", "2048,2304", "--kept", "1024,2240", "--tokens", "8", "--texts", "1", "--rounds", "1", "-t", "1")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_vocabulary_is_measured_whole_and_trimmed() -> None:
     command = [sys.executable, str(ROOT / "scripts/bench_trim.py"), str(embedded.TARGET), str(embedded.DRAFT), *FEW]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -81,7 +81,7 @@ def bytes_read(result: subprocess.CompletedProcess[str]) -> int:
     return int(match[1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("works")
 def test_a_file_larger_than_the_cap_is_read_again_every_time(big_file: Path) -> None:
     result = capped("40M", "--evict", big_file, "--", sys.executable, "-c", READ_TWICE, big_file)
@@ -90,7 +90,7 @@ def test_a_file_larger_than_the_cap_is_read_again_every_time(big_file: Path) -> 
     assert "of 40.0 MiB" in result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("works")
 def test_a_file_that_fits_is_read_once_and_not_at_all_if_it_was_cached_before(big_file: Path) -> None:
     once = capped("400M", "--evict", big_file, "--", sys.executable, "-c", READ_TWICE, big_file)
@@ -99,7 +99,7 @@ def test_a_file_that_fits_is_read_once_and_not_at_all_if_it_was_cached_before(bi
     assert bytes_read(cached) < 32 * MIB, cached
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_evicting_leaves_nothing_resident(script: ModuleType, big_file: Path) -> None:
     big_file.read_bytes()
     assert script.resident_bytes(big_file) == 64 * MIB

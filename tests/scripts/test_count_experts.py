@@ -13,7 +13,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 SHAPE = ["--layers", "3", "--experts", "32", "--used", "4", "--embd", "128", "--ff", "64", "--independent"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="experts are read as they are chosen on Linux only")
 def test_passes_over_real_text_read_as_many_experts_as_expected(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"

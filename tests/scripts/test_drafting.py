@@ -34,7 +34,7 @@ def right(drafting: ModuleType, target: Path, draft: Path) -> list[float]:
         return shares
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_draft_that_computes_what_the_target_does_is_always_right(drafting: ModuleType, tmp_path: Path) -> None:
     pieces = [b" one", b" two", b" three", b" four", b" five"]
     target = scripted_llama(tmp_path / "target.gguf", pieces, repeat=True, n_layer=2)

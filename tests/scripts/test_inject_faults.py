@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="needs signals and limits")]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform == "win32", reason="needs signals and limits")]
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

@@ -19,6 +19,8 @@ from specrun.llama import LlamaModel
 from tests.conftest import Specrun
 from tests.models import random_bert, random_llama, random_qwen3_moe
 
+pytestmark = pytest.mark.long
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 TOKENS = np.array([[(i * 37 + 11) % 2000 for i in range(40)], [(i * 53 + 7) % 2000 for i in range(40)]], np.int32)
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="what routers choose is read on Linux only")
@@ -93,7 +95,6 @@ def test_with_all_experts_used_it_computes_what_the_dense_model_does(scripts: An
 
 
 @on_linux
-@pytest.mark.slow
 def test_half_of_the_neurons_are_enough_for_text_that_the_dense_model_calls_likely(scripts: Any, half: Path) -> None:
     texts = held_out(scripts)
     dense, _ = scripts.tracing.read(embedded.TARGET, texts, 1)
@@ -106,7 +107,6 @@ def test_half_of_the_neurons_are_enough_for_text_that_the_dense_model_calls_like
     assert (before > 7 / 14).all(), "neighbours share more experts than by chance"
 
 
-@pytest.mark.slow
 def test_it_writes_text(half: Path, specrun: Specrun) -> None:
     file = GgufFile.read(half)
     assert (file.n_layers, file.n_experts, file.n_experts_used) == (8, 14, 7)

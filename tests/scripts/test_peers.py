@@ -23,7 +23,7 @@ from tests.models import write_model
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 # What the tools of llama-cpp-python 0.3.36 print, shortened.
 COMPLETION = """

@@ -15,7 +15,7 @@ SOURCE = cache_dir() / "real-pair" / "SmolLM2-135M-Instruct.Q4_1.gguf"  # found 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 QUESTIONS = ("What is the capital of France? Answer in one sentence.", "Write a Python function that adds two numbers.")
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not SOURCE.exists(), reason="scripts/real_pair.py was not run here")]
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not SOURCE.exists(), reason="scripts/real_pair.py was not run here")]
 
 
 @pytest.fixture(scope="module")

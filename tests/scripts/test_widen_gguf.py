@@ -22,7 +22,7 @@ from tests.models import TOKENS, Reader, edited, metadata_of, random_bert, rando
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 Type = gguf.GGMLQuantizationType
 
 

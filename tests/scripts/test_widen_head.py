@@ -29,7 +29,7 @@ def scripts() -> Iterator[tuple[ModuleType, ModuleType]]:
     sys.path.remove(str(SCRIPTS))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_is_right_as_often_at_every_level(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
     script, drafting = scripts
     target, head = agreeing_pair(tmp_path)
@@ -47,7 +47,7 @@ def test_it_is_right_as_often_at_every_level(scripts: tuple[ModuleType, ModuleTy
     assert shares[0][1][0] > 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_head_that_was_made_here_fits_the_wider_model(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
     script, drafting = scripts
     head, wide, wide_head = random_head(tmp_path / "head.gguf"), tmp_path / "wide.gguf", tmp_path / "wide-head.gguf"
@@ -61,7 +61,7 @@ def test_a_head_that_was_made_here_fits_the_wider_model(scripts: tuple[ModuleTyp
     assert drafted[0] == drafted[1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_head_of_another_target_is_refused(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
     script, _ = scripts
     target, _ = agreeing_pair(tmp_path)

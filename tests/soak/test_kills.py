@@ -10,7 +10,7 @@ import pytest
 from tests.soak import kills
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork and limits of file sizes")
 def test_a_killed_chat_loses_nothing(tmp_path: Path) -> None:
     # At 18 bytes two typed messages are whole, and only the end of the second line is missing.

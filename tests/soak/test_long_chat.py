@@ -12,7 +12,7 @@ from specrun.speculation.drafters.specexec import SPECEXEC
 from tests.soak.long_chat import chat
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_grows_while_turns_are_dropped() -> None:
     one = LlamaSettings(threads=1)
     options = RunOptions(

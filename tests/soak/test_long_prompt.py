@@ -11,7 +11,7 @@ from tests.models import random_llama
 from tests.soak import long_prompt
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_behind_a_long_prompt_the_text_is_plain_decodings(tmp_path: Path) -> None:
     target = random_llama(tmp_path / "target.gguf", n_ctx=4096)
     draft = random_llama(tmp_path / "draft.gguf", n_ctx=4096, weight_type=gguf.GGMLQuantizationType.Q4_0)

@@ -12,7 +12,7 @@ from tests.soak.random_trees import LOSSY, RULES, SAMPLE_AND_MATCH, SAMPLED, thr
 N_TREES = 300
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_keeps_what_it_promises(rule: str) -> None:
     outcome = through(rule, N_TREES)
@@ -22,7 +22,7 @@ def test_a_rule_keeps_what_it_promises(rule: str) -> None:
         assert outcome.p_value > 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_rule_that_is_not_the_targets_is_found() -> None:
     """Typical acceptance, which is lossy, is counted as the others are."""
     assert through("typical", 2000).p_value < 1e-6

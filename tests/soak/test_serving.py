@@ -10,7 +10,7 @@ from tests.soak import serving
 from tests.soak.load import under_load
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="counts files as Unix does")
 def test_no_client_harms_the_others() -> None:
     outcome = serving.soak(120)
@@ -19,7 +19,7 @@ def test_no_client_harms_the_others() -> None:
     assert outcome.looks[-1].files <= outcome.looks[0].files + 4, "connections that a client has just closed"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="counts files as Unix does")
 def test_clients_that_leave_and_that_send_slowly_hold_nobody_up() -> None:
     load = under_load(6)

@@ -25,7 +25,7 @@ def random(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
         yield model
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_target_holds_what_a_fresh_context_holds(random: LlamaModel) -> None:
     class Machine(TargetStates):
         subject, counts = Subject(random), Counter[str]()
@@ -35,7 +35,7 @@ def test_the_target_holds_what_a_fresh_context_holds(random: LlamaModel) -> None
     assert Machine.counts["failed passes"] > 10
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_embedded_target_holds_what_a_fresh_context_holds() -> None:
     with LlamaModel(embedded.TARGET) as model:
 
@@ -45,7 +45,7 @@ def test_the_embedded_target_holds_what_a_fresh_context_holds() -> None:
         run(Machine, 4, 15)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_streamed_target_holds_what_a_fresh_context_holds(tmp_path: Path) -> None:
     streamed = random_llama(tmp_path / "streamed.gguf", n_layer=6)
     with LlamaModel(Path(shutil.copy(streamed, tmp_path / "mapped.gguf"))) as model:
@@ -56,7 +56,7 @@ def test_a_streamed_target_holds_what_a_fresh_context_holds(tmp_path: Path) -> N
         run(Machine, 6, 20)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_drafts_nodes_are_those_of_their_paths(random: LlamaModel) -> None:
     class Machine(DraftStates):
         subject, counts = DraftSubject(random, ROUNDING), Counter[str]()
@@ -65,7 +65,7 @@ def test_the_drafts_nodes_are_those_of_their_paths(random: LlamaModel) -> None:
     assert Machine.counts["nodes"] > 200
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_engine_writes_what_plain_decoding_writes(tmp_path: Path) -> None:
     target = random_llama(tmp_path / "target.gguf")
     draft = random_llama(tmp_path / "draft.gguf", weight_type=gguf.GGMLQuantizationType.Q4_0)

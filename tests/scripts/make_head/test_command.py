@@ -99,7 +99,7 @@ def test_an_unfinished_head_is_forgotten(make: Run) -> None:
     assert files() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("torch") is None, reason="it trains")
 def test_the_whole_command_in_a_process_of_its_own(make: Run, tmp_path: Path) -> None:
     texts = tmp_path / "texts.jsonl"

@@ -23,6 +23,8 @@ from tests.engines import code_prompts, engine, first_difference, write
 from tests.models import Reader
 from tests.scripts.make_head.orders import random_head
 
+pytestmark = pytest.mark.long
+
 
 def test_the_file_is_a_head_of_the_target(tmp_path: Path) -> None:
     file = GgufFile.read(random_head(tmp_path / "head.gguf"))

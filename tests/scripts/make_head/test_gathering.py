@@ -21,6 +21,8 @@ from tests.engines import engine
 from tests.hybrids import random_qwen35
 from tests.scripts.make_head.orders import PROMPTS
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from tests.engines import code_prompts, engine, first_difference, write  # noqa:
 from tests.hybrids import random_qwen35  # noqa: E402
 from tests.scripts.make_head.orders import PROMPTS, order, random_head  # noqa: E402
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

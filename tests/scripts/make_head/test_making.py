@@ -18,6 +18,8 @@ from specrun.errors import SpecrunError, UsageError
 from specrun.long_run import Run
 from tests.scripts.make_head.orders import order
 
+pytestmark = pytest.mark.long
+
 
 class GatheredError(Exception):
     """The texts are gathered."""

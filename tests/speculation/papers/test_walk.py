@@ -12,11 +12,12 @@ from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.accept import Accepted, accept
 from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.growth import ModelCandidates
-from specrun.speculation.method import Drafting
+from specrun.speculation.method import Drafting, Method
 from specrun.speculation.papers.node_rules import k_seq, multi_step, sequoia
 from specrun.speculation.papers.sampled import Proposal
 from specrun.speculation.papers.walk import AcceptTree, by_node, walk_block, walk_typical
-from specrun.speculation.registry import find
+from specrun.speculation.registry import METHODS
+from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT, TokenTree
 from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.papers.cases import independent, then_uniform, without_replacement
@@ -33,6 +34,7 @@ from tests.speculation.papers.toy import (
     text_probabilities,
 )
 
+LOSSLESS = [method for method in METHODS.values() if method.samples and method.lossless]
 DEPTH = 2
 N_TIMES = 1000
 P, Q = tables(0, DEPTH + 1), tables(1, DEPTH + 1)
@@ -74,12 +76,13 @@ def test_the_texts_are_those_of_plain_sampling(way: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["specinfer", "rsd", "spectr"])
-def test_in_trees_of_the_papers_shapes_the_texts_are_those_of_plain_sampling(name: str) -> None:
+@pytest.mark.parametrize("method", LOSSLESS, ids=lambda method: method.name)
+def test_in_trees_of_the_papers_shapes_the_texts_are_those_of_plain_sampling(method: Method) -> None:
     """The three tokens of which SpecInfer's shape draws the last with several branches."""
     length = 3
     p, q = tables(8, length), tables(9, length)
-    target, plan = TableModel(p), find(name).plan(12, length)
+    plan = method.plan(depth=length) if method.is_chain else method.plan(12, length)
+    target, plan = TableModel(p), plan.shaped(TreeShape.branching((2, 2, 1))) if method.wants_shape else plan
     texts, n_accepted = [], 0
     for seed in range(1500):
         sampling = SamplingParameters(temperature=1.0, top_k=0, top_p=1, min_p=0, seed=seed)
