@@ -124,7 +124,7 @@ def generate(
         chat_template.prepare()
     keeps = form.prompt_cache
     if keeps is None:  # what a program pipes in as it is may be anything, and is seldom asked twice
-        keeps = not (form.raw and prompt_input.is_piped())
+        keeps = not (form.jsonl or (form.raw and prompt_input.is_piped()))
     further: dict[str, Any] = {"is_fixed": True, "crowd": crowd, "keeps_prompts": keeps}
     with opened(models, speculation, machine, sampling.temp, **further) as model:
         output.hint(f"plan: {answer_report.plan_words(model.plans.at(sampling.temp), sampling.temp)}")

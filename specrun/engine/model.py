@@ -261,7 +261,7 @@ class Model:
 
     def session(self, request: Request) -> Session:
         """A conversation whose answers are written as `request` says; its prompt is ignored."""
-        return Session(self.llama_model, self.engine.ctx_size, self.complete, request)
+        return Session(self.llama_model, self.engine.ctx_size, self.complete, request, self.prompt_states)
 
     def complete(self, request: Request, plans: PlanChooser | None = None, engine: Engine | None = None) -> Completion:
         """A completion, not written yet, by the chooser `plans` (None: the model's own) and an engine of `lanes`."""

@@ -36,6 +36,7 @@ from specrun.hardware.placement import Placement
 from specrun.llama import devices, library, offload_threshold, tiled_kernels
 from specrun.llama.batch import common_prefix
 from specrun.llama.context import LlamaContext
+from specrun.llama.loaded_model import LlamaModel
 from specrun.llama.rollback import HeldText
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.planning.pass_sizes import PassSizes
@@ -128,6 +129,19 @@ class PromptStates:
                 held = HeldText(saved.held.tokens[: n + 1], n, saved.held.any_end)
                 self.keep(SavedCaches(replace(target, held=held), None), FEWEST)
 
+    def beginning(self, text: str, model: LlamaModel) -> tuple[list[int], str]:
+        """The longest beginning of a text that is kept up to its end, or to a control token, and its tokens.
+
+        Split into tokens again, it might be split differently from how it was written.
+        """
+        data = text.encode(errors="surrogatepass")
+        best, n_best = [], 0
+        for head in self._found(has_head=False):
+            n, n_bytes = _shared(data, head.held.tokens, model)
+            if n_bytes > n_best:
+                best, n_best = head.held.tokens[:n], n_bytes
+        return best, data[:n_best].decode()
+
     def has_read(self, n_tokens: int, seconds: float) -> None:
         """Note what reading so many tokens of a prompt took."""
         if n_tokens >= FEWEST // 4:
@@ -219,6 +233,25 @@ class PromptStates:
         self._heads = heads
         own = (head for head in heads.values() if head.subject == self._subject)
         return [head for head in own if head.draft == self._draft or not has_head]
+
+
+def _shared(data: bytes, tokens: list[int], model: LlamaModel) -> tuple[int, int]:
+    """How many tokens of a text begin another text, up to a control token or their end, and the bytes of these."""
+    n = end = at = 0
+    for i, token in enumerate(tokens):
+        piece = model.token_bytes(token, special=True)
+        is_control = piece != model.token_bytes(token)
+        if data.startswith(piece, at):
+            at += len(piece)
+        elif i or not is_control:  # a text need not begin with the name of BOS
+            break
+        if at and (is_control or i + 1 == len(tokens)) and not _is_within_character(data, at):
+            n, end = i + 1, at
+    return n, end
+
+
+def _is_within_character(data: bytes, at: int) -> bool:
+    return at < len(data) and data[at] & 0xC0 == 0x80
 
 
 def _is_beginning(held: HeldText, longer: HeldText) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specrun.engine.fitted_template import FittedTemplate
+from specrun.engine.prompt_states import PromptStates
 from specrun.errors import UsageError
 from specrun.llama import named_template
 from specrun.llama.chat_template import ChatTemplate, Message
@@ -71,23 +72,28 @@ class WrittenTexts:
     from there on. Safe to use from several threads.
 
     most: texts that are remembered; the text that was used longest ago is forgotten.
+    states: texts that earlier runs have kept on disk; None where none are.
     """
 
-    def __init__(self, model: LlamaModel, most: int) -> None:
+    def __init__(self, model: LlamaModel, most: int, states: PromptStates | None = None) -> None:
         self._model = model
         self._most = most
+        self._states = states
         self._kept: OrderedDict[str, array[int]] = OrderedDict()
         self._in_use = threading.Lock()
 
     def tokens(self, text: str) -> list[int]:
         """Token ids of `text`, beginning with those of the longest remembered text that it begins with."""
         with self._in_use:
-            before = max((kept for kept in self._kept if text.startswith(kept)), key=len, default=None)
-            if before is None:
-                return prompt_tokens(self._model, text)
-            tokens = self._kept[before]
-            self._kept.move_to_end(before)
-        return tokens.tolist() + self._model.tokenize(text[len(before) :], add_special=False)
+            before = max((kept for kept in self._kept if text.startswith(kept)), key=len, default="")
+            tokens = self._kept[before].tolist() if before else []
+            if before:
+                self._kept.move_to_end(before)
+        if self._states:
+            tokens, before = max((tokens, before), self._states.beginning(text, self._model), key=lambda it: len(it[1]))
+        if not before:
+            return prompt_tokens(self._model, text)
+        return tokens + self._model.tokenize(text[len(before) :], add_special=False)
 
     def keep(self, text: str, tokens: Sequence[int] | None) -> None:
         """Remember that `text` has these tokens; None, if they say something else, changes nothing."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from specrun.engine.chat_format import ChatFormat
 from specrun.engine.completion import Completion
+from specrun.engine.prompt_states import PromptStates
 from specrun.engine.prompt_tokens import WrittenTexts
 from specrun.engine.request import Request
 from specrun.errors import PromptError
@@ -25,6 +26,7 @@ class Session:
     ctx_size: most tokens of conversation and answer together.
     complete: makes a completion from a request and what chooses its plans.
     request: how answers are written; its prompt is ignored.
+    states: conversations on disk, whose tokens this one has where it goes on with them.
     plans: what chooses each pass's plan; None leaves it to the model.
     thinks: whether the model may think before it answers. Where a grammar holds the answer it does not.
     messages: the conversation. What the model thought stands apart from its answers.
@@ -36,6 +38,7 @@ class Session:
         ctx_size: int,
         complete: Callable[[Request, PlanChooser | None], Completion],
         request: Request,
+        states: PromptStates | None = None,
     ) -> None:
         self.request = request
         self.plans: PlanChooser | None = None
@@ -47,7 +50,7 @@ class Session:
         self._format = ChatFormat(model)
         self._shown = self._format.shown()
         # The last prompt with its answer, and without it: templates leave out what was thought before earlier answers.
-        self._written = WrittenTexts(model, 2)
+        self._written = WrittenTexts(model, 2, states)
         self._asked = ""  # the rendered conversation that the present completion answers
 
     def ask(self, text: str) -> Completion:

@@ -40,7 +40,7 @@ class Prompts:
         self.format = ChatFormat(self._model)
         # The template's process takes requests in turn, and many prompts at once would take cores from the model.
         self._one_at_a_time = threading.Lock()
-        self._written = WrittenTexts(self._model, _MOST_KEPT)
+        self._written = WrittenTexts(self._model, _MOST_KEPT, model.prompt_states)
 
     def of_messages(
         self,

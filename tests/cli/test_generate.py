@@ -394,6 +394,7 @@ def readline(stream: Any) -> bytes:
     return lines[0]
 
 
+@pytest.mark.slow
 def test_a_prompt_is_read_once(here: SpecrunHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_states, "FEWEST", 16)
     prompt = "def read_config(path):\n    with open(path) as file:\n" * 4

@@ -16,6 +16,7 @@ from specrun.engine import prompt_folder, prompt_states
 from specrun.engine.engine import Engine
 from specrun.engine.model import Model
 from specrun.engine.prompt_states import Lookup, PromptStates
+from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
@@ -170,6 +171,28 @@ def test_a_quantized_cache_is_kept_and_other_settings_read_again() -> None:
         with opened(**others) as model:
             assert restored(model, prompt) == 0
             model.engine.reset()  # so that nothing is kept
+
+
+@pytest.mark.slow
+def test_a_conversation_goes_on_with_the_tokens_that_it_was_written_with() -> None:
+    request = Request(sampling=SamplingParameters(1.5, top_k=0, top_p=1, min_p=0, seed=7), max_tokens=60)
+    question = "import os\n\ndef walk(path, names, depth):\n    found = []\n    for name in names:\n"
+    with opened() as model:
+        session = model.session(request)
+        tokens = session.ask(question).tokens_with_prompt
+        going_on, _ = session.prepare("and?")
+        split_anew = model.prompt_tokens(session._asked, raw=True)
+        messages = session.messages[:-1]
+    assert tokens
+    assert going_on.request.prompt[: len(tokens)] == tokens != split_anew[: len(tokens)]
+    with opened() as model:
+        session = model.session(request)
+        session.messages = messages
+        again, _ = session.prepare("and?")
+        assert again.request.prompt == going_on.request.prompt
+        assert restored(model, again.request.prompt) >= len(tokens) - 1
+        other, rest = session._written.tokens(question), model.prompt_tokens(question, raw=True)
+        assert other == rest, "a text that only begins alike is split as ever"
 
 
 @pytest.fixture(scope="module")

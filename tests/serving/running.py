@@ -149,11 +149,11 @@ def running(
         # Without `verify`, it would read all certificates that this machine trusts, which takes longer than a request.
         httpx2.Client(base_url=url("127.0.0.1", bound), timeout=TIMEOUT_S, trust_env=False, verify=False) as client,
     ):
-        service.begin(LoadedService(model, Prompts(model), NAME))
         if keeps_prompts:
             model.keep_prompts()
             assert model.prompt_states
             model.prompt_states.has_read(1000, 1000.0)
+        service.begin(LoadedService(model, Prompts(model), NAME))
         conversations = Conversations(model.lanes.engines, cache_bytes, model.prompt_states)
         worker = Worker(service, conversations, failures.append)
         thread = threading.Thread(target=worker.run, args=[stop.is_set])
