@@ -19,8 +19,8 @@ from typer.core import TyperCommand, TyperGroup
 
 import specrun
 from specrun.cli.app import app
-from specrun.cli.glossary import GLOSSARY
 from specrun.cli.help_page import (
+    GLOSSARY,
     by_panel,
     by_panel_of_commands,
     examples,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import psutil
 
 from specrun.bench.bench_prompts import BenchPrompt, fitting
-from specrun.bench.foretold import Foretold
 from specrun.bench.row_plans import AUTO_ROW, OFF_ROW, BenchSettings, RowPlans
 from specrun.bench.rows import Row, rate, summarise
 from specrun.engine.generation import Generation
@@ -18,6 +20,7 @@ from specrun.engine.statistics import Statistics
 from specrun.long_run import Run
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.method import OFF, Plan
+from specrun.speculation.planning.guide import Guide, PassRecord
 
 
 class Bench:
@@ -125,3 +128,49 @@ class Bench:
             runs.append(generation.statistics)
             self._n_written += 1
         return runs
+
+
+@dataclass
+class Foretold:
+    """A chooser with what its guide expected of its passes: tokens by the calibrated chances of the trees' nodes, and
+    milliseconds by the times that are known of target and draft passes.
+
+    A pass counts before anything is learned of it, so this is a forecast, made again for each pass.
+    """
+
+    chooser: PlanChooser
+    tokens: float = 0.0
+    ms: float = 0.0
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """None if no pass was foretold: there is no guide, it does not know yet what a plain pass takes, or trees have
+        no probabilities of the draft, as chains have none.
+        """
+        return None if not self.ms or math.isnan(self.tokens) else 1e3 * self.tokens / self.ms
+
+    @property
+    def guide(self) -> Guide | None:
+        return self.chooser.guide
+
+    @property
+    def needs_draft(self) -> bool:
+        return self.chooser.needs_draft
+
+    def plan(self, n_texts: int = 1) -> Plan:
+        return self.chooser.plan(n_texts)
+
+    def read_prompt(self, n_tokens: int, seconds: float, n_unread: int) -> None:
+        self.chooser.read_prompt(n_tokens, seconds, n_unread)
+
+    def record(self, record: PassRecord) -> None:
+        if (guide := self.guide) and guide.knows_plain:
+            tree, plan = record.tree, self.plan()
+            # Scores are chances where the tree was grown by them. Draft sources have no others.
+            by_score = plan.can_shrink or len(tree) == 1
+            self.tokens += float(np.exp(tree.scores).sum()) if by_score else guide.calibration.expected_tokens(tree)
+            self.ms += guide.expected_ms(record)
+        self.chooser.record(record)
+
+    def __str__(self) -> str:
+        return str(self.chooser)

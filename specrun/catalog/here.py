@@ -2,6 +2,13 @@
 
 What `name` says is what `--target` takes: an alias, ORG/REPO:QUANT, where several files are called so
 ORG/REPO/FILE.gguf, `ollama:NAME:TAG`, or a path.
+
+Other programs keep files of the hub outside its cache. They are never changed:
+
+    LM Studio                 models/PUBLISHER/MODEL/FILE.gguf below its folder, or where its settings say
+    llama.cpp, until 2026     ORG_REPO_FILE.gguf in its own cache, with manifest=ORG=REPO=TAG.json, which names FILE
+
+Newer releases of llama.cpp use the hub's cache.
 """
 
 from __future__ import annotations
@@ -12,18 +19,29 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specrun.catalog import cache, ollama, others
+import platformdirs
+
+from specrun.catalog import cache, ollama
 from specrun.catalog.architectures import does
 from specrun.catalog.entries import Entry, catalog
-from specrun.catalog.file_names import quantization, with_quantization
+from specrun.catalog.file_names import (
+    ambiguous,
+    is_safe_path,
+    is_safe_repo,
+    models_among,
+    quantization,
+    shards,
+    with_quantization,
+)
 from specrun.catalog.gguf_header import Metadata, read_beginning
 from specrun.catalog.names import HubName
 from specrun.catalog.not_models import kind_of
-from specrun.errors import ModelFileError
-from specrun.locations import user_path
+from specrun.errors import ModelFileError, UsageError
+from specrun.locations import parse_json, user_path
 
 _NO_DRAFTS = ("t5", "t5encoder")  # models that encode a text first
 _HEADS = ("eagle3", "dflash")
+_DEPTH = 4  # folders of LM Studio's that are searched; links may lead in circles
 
 
 @dataclass(frozen=True)
@@ -68,30 +86,28 @@ def _short_name(model: LocalModel, files: set[str]) -> str:
 
 
 def find(model: HubName) -> Path | None:
-    """The file on this machine that a name of the hub means: in the hub's cache, else where other programs keep it."""
+    """The file on this machine that a name of the hub means: in the hub's cache, else where other programs keep it.
+
+    Raises UsageError if it can mean several.
+    """
     if path := cache.find(model):
         return path
-    kept = others.find(model)
-    return kept.path if kept else None
+    kept = {one.file or "": one.path for one in reversed(_kept()) if (one.repo or "").lower() == model.repo.lower()}
+    files = [model.file] if model.file else with_quantization(kept, model.repo, model.quantization)
+    if len(files) > 1:
+        raise UsageError(ambiguous(model.name, model.repo, files))
+    return kept.get(files[0]) if files else None
 
 
 def _all() -> Iterator[LocalModel]:
     entries = {(entry.repo, entry.file): entry for entry in catalog().values()}
-
-    def of_hub(repo: str, file: str, path: Path, n_bytes: int, program: str | None) -> LocalModel:
-        entry = entries.get((repo, file))
-        name = entry.alias if entry else f"{repo}/{file}"
-        return LocalModel(name, path, n_bytes, program, entry, repo, file)
-
-    for cached in cache.models():
-        yield of_hub(cached.repo, cached.file, cached.path, cached.bytes, None)
-    for kept in others.models():
-        if kept.repo:
-            yield of_hub(kept.repo, kept.file, kept.path, kept.bytes, kept.program)
-        else:
-            yield LocalModel(_short(kept.path), kept.path, kept.bytes, kept.program)
-    for model in ollama.models():
-        yield LocalModel(model.name, model.path, model.bytes, "Ollama")
+    cached = [LocalModel("", one.path, one.bytes, None, None, one.repo, one.file) for one in cache.models()]
+    for model in [*cached, *_kept()]:
+        entry = entries.get((model.repo or "", model.file or ""))
+        of_hub = f"{model.repo}/{model.file}" if model.repo else _short(model.path)
+        yield replace(model, name=entry.alias if entry else of_hub, entry=entry)
+    for of_ollama in ollama.models():
+        yield LocalModel(of_ollama.name, of_ollama.path, of_ollama.bytes, "Ollama")
 
 
 def _short(path: Path) -> str:
@@ -129,3 +145,73 @@ def _has_only_mtp(path: Path, metadata: Metadata) -> bool:
     from specrun.catalog.heads import head_in
 
     return head_in(GgufFile.read(path)) is not None
+
+
+def _kept() -> list[LocalModel]:
+    """What LM Studio and llama.cpp keep, without names, each once. What is incomplete or unreadable is left out."""
+    found: dict[Path, LocalModel] = {}
+    for model in (*_of_lm_studio(), *_of_llama_cpp()):
+        found.setdefault(model.path, model)
+    return list(found.values())
+
+
+def _of_lm_studio() -> Iterator[LocalModel]:
+    for folder in _lm_studio_folders():
+        for path in _files(folder):
+            repo = "/".join(path.relative_to(folder).parts[:-1])  # elsewhere than two folders deep none of the hub's
+            named = (repo, path.name) if is_safe_repo(repo) and is_safe_path(path.name) else ()
+            if kept := _complete("LM Studio", path, *named):
+                yield kept
+
+
+def _lm_studio_folders() -> list[Path]:
+    homes = [user_path("~/.lmstudio"), user_path("~/.cache/lm-studio")]
+    with suppress(OSError, UnicodeDecodeError):
+        homes.insert(0, Path(user_path("~/.lmstudio-home-pointer").read_text(encoding="utf-8").strip()))
+    folders = []
+    for home in homes:
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            folders.append(Path(parse_json((home / "settings.json").read_bytes())["downloadsFolder"]))
+        folders.append(home / "models")
+    return [folder for folder in dict.fromkeys(folders) if folder.is_absolute() and "\0" not in str(folder)]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The models in a folder and below, by their first files."""
+    for where, below, names in os.walk(folder, followlinks=True):
+        if len(Path(where).relative_to(folder).parts) >= _DEPTH:
+            below.clear()
+        yield from (Path(where) / name for name in models_among(names))
+
+
+def _of_llama_cpp() -> Iterator[LocalModel]:
+    try:
+        usual = os.environ.get("LLAMA_CACHE") or platformdirs.user_cache_dir("llama.cpp", False, opinion=False)
+    except RuntimeError:  # a user without a home
+        return
+    folder, named = Path(usual), set[Path]()
+    for manifest in sorted(folder.glob("manifest=*=*=*.json")):
+        org, repo = manifest.name.split("=")[1:3]
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            file = str(parse_json(manifest.read_bytes())["ggufFile"]["rfilename"])
+            path = folder / f"{org}_{repo}_{file}".replace("/", "_")
+            if (
+                is_safe_repo(f"{org}/{repo}")
+                and is_safe_path(file)
+                and (kept := _complete("llama.cpp", path, f"{org}/{repo}", file))
+            ):
+                named.add(path)
+                yield kept
+    with suppress(OSError):
+        for name in models_among(path.name for path in folder.iterdir()):
+            if folder / name not in named and (kept := _complete("llama.cpp", folder / name)):
+                yield kept
+
+
+def _complete(program: str, path: Path, repo: str | None = None, file: str | None = None) -> LocalModel | None:
+    """The model whose first file is `path`; None if one of its files is missing."""
+    try:
+        n_bytes = sum(path.with_name(name).stat().st_size for name in shards(path.name))
+    except OSError:
+        return None
+    return LocalModel("", path, n_bytes, program, None, repo, file)

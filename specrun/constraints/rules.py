@@ -1,16 +1,25 @@
-"""The rules of a grammar in GBNF, by name, and the rules of JSON that all of them may use."""
+"""The rules of a grammar in GBNF by name, the rules of JSON that all of them may use, and bounds of any grammar."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from specrun.errors import UsageError
 
 _MOST_SINGLE = 20  # repetitions that are counted one by one; llama.cpp makes rules for each
 MOST_CHARACTERS = 2**20  # of a grammar, for which llama.cpp needs a second and 300 MB
-_MOST_RULES = 10_000  # llama.cpp's parser is given no more (bounds.py)
+_MOST_NESTED, _MOST_RULES = 1000, 10_000  # llama.cpp's parser recurses and would overflow the stack far beyond these
+_LONGEST_NUMBER = 19  # digits that surely fit the 64 bits of llama.cpp's parser
+# Literals, classes of characters, names of tokens and comments, in which no sign means anything to the parser.
+_PLAIN = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>]*>?|#[^\r\n]*', re.DOTALL)
+_REPETITION = re.compile(r"\{\s*([0-9]+)\s*(?:,\s*([0-9]+)\s*)?\}")
+_NO_BREAK = re.compile(r"[^\n]")
+_CODE = r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|[^\\]"
+_IN_CLASS = re.compile(rf"({_CODE})(?:-(?!\])({_CODE}))?", re.DOTALL)  # a character or a range
 _MOST_IN_ANY_ORDER = 6  # different items of an array; so many have 64 subsets, and each takes rules
 
 # No escape may write a surrogate (\ud800 to \udfff), because that is only half a character.
@@ -152,3 +161,36 @@ class Rules:
             return known[key]
 
         return after(tuple(self.add([item]) for item in items), 0)
+
+
+def check_bounds(gbnf: str) -> None:
+    """Raise UsageError for a grammar whose size llama.cpp's parser takes all memory for, or would crash at, and for
+    repetitions and ranges of characters that are impossible.
+    """
+    signs = _PLAIN.sub(lambda plain: _NO_BREAK.sub(" ", plain[0]), gbnf)
+    deepest = max(accumulate((char == "(") - (char == ")") for char in signs), default=0)
+    if deepest > _MOST_NESTED or signs.count("::=") > _MOST_RULES:
+        raise UsageError(f"the grammar has more than {_MOST_NESTED} groups in each other, or {_MOST_RULES} rules")
+    for found in _REPETITION.finditer(signs):
+        least, most = found[1], found[2] or found[1]
+        line = gbnf[: found.start()].count("\n") + 1
+        if max(len(least), len(most)) > _LONGEST_NUMBER:
+            raise UsageError(f"the grammar asks for more repetitions than llama.cpp can count (line {line})")
+        if int(least) > int(most):  # llama.cpp would make rules without end
+            asked = f"at least {int(least)} and at most {int(most)} repetitions"
+            raise UsageError(f"the grammar asks for {asked} (line {line}); swap the numbers")
+    for plain in _PLAIN.finditer(gbnf):
+        if plain[0].startswith("["):  # llama.cpp takes a range from z to a, which no text fits
+            for found in _IN_CLASS.finditer(plain[0], 1 + plain[0].startswith("[^")):
+                if found[2] and _code(found[1]) > _code(found[2]):
+                    line = gbnf[: plain.start()].count("\n") + 1
+                    raise UsageError(f"the grammar has the range {found[0]} (line {line}); swap its ends")
+
+
+def _code(character: str) -> int:
+    """The code point of a character as a class of GBNF has it."""
+    if character[0] != "\\":
+        return ord(character)
+    if len(character) > 2:
+        return int(character[2:], 16)
+    return ord({"t": "\t", "r": "\r", "n": "\n"}.get(character[1], character[1]))

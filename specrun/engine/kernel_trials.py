@@ -22,12 +22,12 @@ from pathlib import Path
 
 from specrun import clock
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.zero_model import write_dense
 from specrun.engine import trial
 from specrun.errors import LlamaError
 from specrun.llama import LlamaModel, tiled_kernels
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
+from specrun.llama.facts.tiny_model import write_dense
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.planning.pass_sizes import tokens_of
 

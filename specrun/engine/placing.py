@@ -16,9 +16,8 @@ from specrun.errors import UsageError
 from specrun.hardware.device import Device, offload_devices
 from specrun.hardware.fit import expert_share, out_of_vram
 from specrun.hardware.memory import Memory
-from specrun.hardware.model_shape import ModelShape
+from specrun.hardware.model_shape import ModelShape, PlacementRequest
 from specrun.hardware.placement import Placement, place
-from specrun.hardware.placement_request import PlacementRequest
 from specrun.llama import devices, flash_kernel, offload_threshold
 from specrun.llama.context import ContextConfig
 from specrun.llama_settings import FLOAT_CACHE_TYPES, LlamaSettings

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from specrun.constraints import read_grammar
 from specrun.constraints.trigger import Trigger
+from specrun.errors import UsageError
 from specrun.llama.grammar import check_grammar
 from specrun.options.sampling_options import SamplingOptions, sampling_parameters, settled_max_tokens
 from specrun.sampling import SamplingParameters
@@ -31,5 +32,9 @@ def make_request(options: SamplingOptions) -> Request:
     """The request that the options describe, without a prompt. Raises UsageError for bad values and grammar files."""
     sampling = sampling_parameters(options, options.temp)
     stops = (options.stop,) if isinstance(options.stop, str) else tuple(options.stop or ())
-    gbnf = check_grammar(read_grammar(options.grammar, options.json_schema))
+    gbnf = read_grammar(options.grammar, options.json_schema)
+    try:
+        gbnf = check_grammar(gbnf)
+    except UsageError as error:
+        raise UsageError(f"{options.grammar or options.json_schema}: {error}") from error
     return Request([], sampling, settled_max_tokens(options.max_tokens, "--max-tokens"), stops, gbnf)

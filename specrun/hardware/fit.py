@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from specrun.hardware.device import Device
-from specrun.hardware.model_shape import ModelShape
+from specrun.hardware.model_shape import ModelShape, PlacementRequest
 from specrun.hardware.placement import Placement, place
-from specrun.hardware.placement_request import PlacementRequest
 from specrun.hardware.residency import plan_residency, room_for_weights
 
 Fits = Literal["vram", "partly", "ram", "streamed", "no"]

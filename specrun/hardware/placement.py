@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from specrun.hardware.placement_request import MARGIN_BYTES, MARGIN_SHARE, PlacementRequest, decided
+from specrun.hardware.model_shape import MARGIN_BYTES, MARGIN_SHARE, PlacementRequest, decided
 from specrun.hardware.target_layout import TargetLayout, lay_out
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from specrun.hardware.placement_request import PlacementRequest, decided
+from specrun.hardware.model_shape import PlacementRequest, decided
 from specrun.llama_settings import LlamaSettings
 
 _OFFLOAD_MIN_BATCH = 32  # default of GGML_OP_OFFLOAD_MIN_BATCH: passes of so many tokens copy RAM weights to the GPU

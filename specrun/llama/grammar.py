@@ -16,7 +16,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.constraints.bounds import check_bounds
+from specrun.constraints.rules import check_bounds
 from specrun.constraints.trigger import Progress, Trigger, TriggerReader
 from specrun.errors import UsageError
 from specrun.llama import library

@@ -7,9 +7,8 @@ import pytest
 
 import specrun
 from specrun.bench.bench_prompts import BenchPrompt
-from specrun.bench.foretold import Foretold
 from specrun.bench.row_plans import AUTO_ROW, CHAIN_ROW, BenchSettings
-from specrun.bench.runner import Bench
+from specrun.bench.runner import Bench, Foretold
 from specrun.long_run import Run
 from specrun.sampling import SamplingParameters
 from specrun.speculation.accept import Accepted

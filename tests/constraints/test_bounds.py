@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specrun.constraints.bounds import check_bounds
+from specrun.constraints.rules import check_bounds
 from specrun.errors import UsageError
 from specrun.llama.grammar import check_grammar
 

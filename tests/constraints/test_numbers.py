@@ -8,8 +8,8 @@ from decimal import Decimal
 
 import pytest
 
-from specrun.constraints.numbers import multiples_of, numbers_between
 from specrun.constraints.regular import Languages
+from specrun.constraints.scalars import multiples_of, numbers_between
 from specrun.llama import LlamaModel
 from tests.constraints.test_patterns import is_in
 from tests.constraints.walks import check_texts, lets_through

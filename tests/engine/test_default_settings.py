@@ -14,8 +14,8 @@ from specrun.engine.default_settings import mapped_if_short, of_draft, with_defa
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
+from specrun.hardware.model_shape import MARGIN_BYTES
 from specrun.hardware.placement import place
-from specrun.hardware.placement_request import MARGIN_BYTES
 from specrun.llama import devices, tiled_kernels
 from specrun.llama.quantizer import quantize
 from specrun.llama_settings import UNDECIDED, LlamaSettings

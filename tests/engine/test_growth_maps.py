@@ -13,7 +13,7 @@ from specrun.engine.growth_maps import PositionalMeter
 from specrun.llama.context import rows_along
 from specrun.sampling import Distribution, Sampler, SamplingParameters
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.papers.node_rules import residual
+from specrun.speculation.papers.rules import residual
 from specrun.speculation.papers.sequoia import expected_lengths
 from specrun.speculation.planning.calibration import MAX_RANK
 from tests.engines import code_prompts, engine

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from specrun.catalog.zero_model import write_zeros
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.device import Device
+from specrun.llama.facts.tiny_model import write_zeros
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF

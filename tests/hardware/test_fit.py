@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from specrun.hardware.fit import Rates, _seconds, fit, out_of_vram
-from specrun.hardware.model_shape import ModelShape
+from specrun.hardware.model_shape import ModelShape, PlacementRequest
 from specrun.hardware.placement import place
-from specrun.hardware.placement_request import PlacementRequest
 from specrun.hardware.residency import room_for_weights
 from specrun.llama_settings import LlamaSettings
 from tests.hardware.test_placement import DENSE, DRAFT, GB, MB, MOE, gpu, random_requests

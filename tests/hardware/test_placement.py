@@ -13,9 +13,8 @@ from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import kv_bytes_per_token
 from specrun.hardware.device import Device, DeviceKind
-from specrun.hardware.model_shape import ModelShape
+from specrun.hardware.model_shape import ModelShape, PlacementRequest
 from specrun.hardware.placement import Placement, place
-from specrun.hardware.placement_request import PlacementRequest
 from specrun.hardware.residency import plan_residency, room_for_weights
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 from tests.models import random_gemma3, random_qwen3_moe

@@ -8,9 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from specrun.hardware.model_shape import ModelShape
+from specrun.hardware.model_shape import ModelShape, PlacementRequest
 from specrun.hardware.placement import place
-from specrun.hardware.placement_request import PlacementRequest
 from specrun.hardware.residency import Residency, plan_residency, relieved, room_for_weights
 
 MB = 1_000_000

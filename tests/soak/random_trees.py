@@ -25,7 +25,7 @@ from specrun.speculation.accept import Accepted, accept
 from specrun.speculation.drafter import Draft, DraftLimits, DraftNode, Logits
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import ACCEPTANCE, DRAFT, Drafting, Method, Plan
-from specrun.speculation.papers.walk import is_typical
+from specrun.speculation.papers.rules import is_typical
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree

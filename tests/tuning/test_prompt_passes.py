@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.catalog.zero_model import write_dense
 from specrun.engine import placing
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
+from specrun.llama.facts.tiny_model import write_dense
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 from specrun.long_run import Run
 from specrun.speculation.method import OFF

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from specrun.errors import LlamaError
-from specrun.hardware.uncached_file import UncachedFile
+from specrun.hardware.storage import UncachedFile
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import CannotStreamError
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 
 from specrun.speculation.drafter import Drafter
 from specrun.speculation.drafters.guessed import guessed
@@ -22,10 +23,9 @@ from specrun.speculation.papers.growers import (
     opt_tree,
     specdec_stops,
 )
-from specrun.speculation.papers.node_rules import k_seq, multi_step, sequoia
+from specrun.speculation.papers.rules import PaperRule, by_node, k_seq, multi_step, sequoia, walk_block, walk_typical
 from specrun.speculation.papers.sampled import Draw, SampledDrafter
-from specrun.speculation.papers.shapes import branching, forked
-from specrun.speculation.papers.walk import PaperRule, by_node, walk_block, walk_typical
+from specrun.speculation.shape import MAX_LEAVES, TreeShape
 
 
 def _model(drafting: Drafting) -> ModelCandidates:
@@ -53,6 +53,41 @@ def _stopping(name: str, paper: str, stop: Stop) -> Method:
 
 def _source(name: str, paper: str, pays: str, *needs: str) -> Method:
     return Method(name, "draft source", paper, pays, guessed, needs=needs, sources=(name,))
+
+
+def forked(budget: int, depth: int, stem: int = 0) -> TreeShape:
+    """As many paths as fit that have their first `stem` tokens in common.
+
+    SpecInfer (arXiv 2305.09781, section 6.1) expands by <1,1,3,1,1,1,1,1>, and compares widths of 1 to 5 in place of
+    the 3. SpecTr (arXiv 2310.15141) draws up to 8 paths of 8 tokens that part at the root, which is a budget of 65.
+    They are as deep as `depth` allows, but shorter where otherwise not even two would fit. budget: at least 2.
+    """
+    stem = max(min(stem, depth - 1, budget - 3), 0)
+    room = budget - 1 - stem
+    length = min(depth - stem, max(room // 2, 1))
+    return TreeShape.branching([*[1] * stem, min(room // length, MAX_LEAVES), *[1] * (length - 1)])
+
+
+def branching(budget: int, depth: int) -> TreeShape:
+    """Two children for every node on as many levels as fit; what is left of the budget adds levels of one child each.
+
+    RSD-C (arXiv 2402.14160) has 2-2-2, for example. The code of multi-candidate sampling (arXiv 2401.06706; NJUNLP/MCSD)
+    runs 4-2-2: a budget of 29 and a depth of 3.
+    Where it does not reach for such a level, or `depth` forbids it, levels get more children, the first level first.
+    """
+    counts: list[int] = []
+    for n in (2, 1):
+        while len(counts) < depth and _fits([*counts, n], budget):
+            counts.append(n)
+    for level in range(len(counts)):
+        while _fits(wider := [*counts[:level], counts[level] + 1, *counts[level + 1 :]], budget):
+            counts = wider
+    return TreeShape.branching(counts)
+
+
+def _fits(counts: Sequence[int], budget: int) -> bool:
+    widths = [prod(counts[:level]) for level in range(len(counts) + 1)]
+    return sum(widths) <= budget and widths[-1] <= MAX_LEAVES
 
 
 PAPERS = (

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specrun.speculation.papers.node_rules import k_seq, multi_step, sequoia
-from specrun.speculation.papers.walk import NodeRule
+from specrun.speculation.papers.rules import NodeRule, k_seq, multi_step, sequoia
 
 Pair = tuple[np.ndarray, np.ndarray]
 # (q, how often, k, rng) -> int64[how often, at most k]: candidates in the order drawn

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specrun.speculation.papers.node_rules import draw, multi_step
-from specrun.speculation.papers.walk import block_verification, by_node, walk_block
+from specrun.speculation.papers.rules import block_verification, by_node, draw, multi_step, walk_block
 from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.papers.cases import PAIRS, independent
 from tests.speculation.papers.theory import block_length, tokenwise_length

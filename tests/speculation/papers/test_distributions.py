@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specrun.speculation.papers.node_rules import draw, residual
+from specrun.speculation.papers.rules import draw, residual
 from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.papers.cases import PAIRS, FixedUniform
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specrun.speculation.papers.shapes import branching, forked
+from specrun.speculation.papers.compared import branching, forked
 from specrun.speculation.registry import find
 from specrun.speculation.shape import MAX_LEAVES, TreeShape
 

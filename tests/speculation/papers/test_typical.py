@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specrun.speculation.accept import Accepted
-from specrun.speculation.papers.walk import is_typical, walk_typical
+from specrun.speculation.papers.rules import is_typical, walk_typical
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.papers.cases import PAIRS, normalized

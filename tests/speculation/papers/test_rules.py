@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from specrun.speculation.papers.node_rules import k_seq, multi_step, sequoia
+from specrun.speculation.papers.rules import k_seq, multi_step, sequoia
 from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.papers.cases import FLAT, PAIRS, RULES, FixedUniform, P, Q, normalized, then_uniform
 from tests.speculation.papers.theory import expected_acceptance
