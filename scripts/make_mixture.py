@@ -24,7 +24,7 @@ import gguf
 import numpy as np
 from moefication import mixture, texts
 from moefication.dense import DenseLlama
-from widening_checks import WideningError
+from widening.checks import WideningError
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_header import read_header

@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-import wide_mixture
-import widened_check as check
-from any_widening import TYPES, AnyWiderModel
-from widening_checks import WideningError, checked
-from wider_experts import ROUTER, WiderMixture, has_experts
+from widening import compare as check
+from widening import mix_of_types
+from widening.any_model import TYPES, AnyWiderModel
+from widening.checks import WideningError, checked
+from widening.experts import ROUTER, WiderMixture, has_experts
 
 from specrun.errors import SpecrunError
 from specrun.hardware.cpu import usable_cores
@@ -68,10 +68,10 @@ def widen(options: argparse.Namespace) -> int:
     started = time.perf_counter()
     given = {name: getattr(options, name) for name in SIZES if getattr(options, name) is not None}
     source, target = checked(options.source, given)
-    is_mixture = wide_mixture.is_mixture(source, options.type)
+    is_mixture = mix_of_types.is_mixture(source, options.type)
     if is_mixture:
-        wide_mixture.check_superblocks(target, options.type)
-    kind = wide_mixture.unrounded_kind(source) if is_mixture else options.type
+        mix_of_types.check_superblocks(target, options.type)
+    kind = mix_of_types.unrounded_kind(source) if is_mixture else options.type
     model = (WiderMixture if has_experts(source) else AnyWiderModel)(options.source, given, kind, options.seed)
     check_destination(options.source, options.destination, options.force)
     check_space(options.destination.parent, model.n_bytes * (2 if is_mixture else 1))
@@ -81,7 +81,7 @@ def widen(options: argparse.Namespace) -> int:
         print(f"widen_gguf.py: note: {warning}", file=sys.stderr)
     progress = Progress(model.n_bytes)
     if is_mixture:
-        wide_mixture.write(model, options.type, options.destination, lambda n_bytes: progress.add(n_bytes))
+        mix_of_types.write(model, options.type, options.destination, lambda n_bytes: progress.add(n_bytes))
     else:
         model.write(options.destination, lambda n_bytes: progress.add(n_bytes))
     n_bytes, seconds = options.destination.stat().st_size, time.perf_counter() - started
@@ -159,7 +159,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--vocab", type=int, metavar="N", help="tokens; added ones are never chosen")
     parser.add_argument(
         "--type",
-        choices=tuple(dict.fromkeys((*TYPES, *wide_mixture.MIXTURES))),
+        choices=tuple(dict.fromkeys((*TYPES, *mix_of_types.MIXTURES))),
         default="q8_0",
         help="type of the matrices (default: q8_0)",
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-from widening_checks import WideningError, checked
+from widening.checks import WideningError, checked
 
 from specrun.making.widening.wider_model import EPSILON
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-from widening_checks import WideningError
+from widening.checks import WideningError
 
 from moefication import experts as fitting
 from moefication.dense import DenseLlama

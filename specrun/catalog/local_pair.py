@@ -54,6 +54,8 @@ def local_pair(
         if own_head(GgufFile.read(path)) is None:
             raise PairError(f"{path.name} has no MTP layers that llama.cpp can draft with; give another --draft")
         return path, path if drafting else None
+    if target and embedded.is_meant(target) and draft not in (None, resolve.NO_DRAFT, *embedded.DRAFTS):
+        target = str(embedded.TARGET)  # with a draft of the user's own
     here = _target_path(target) if draft is None and drafting else None
     if here and (pair := _fastest_pair(here, note) or _made_pair(here, target, note)):
         return pair

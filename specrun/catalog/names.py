@@ -27,7 +27,7 @@ from specrun.catalog.file_names import is_safe_path, is_safe_repo, shards
 from specrun.catalog.hub import address, endpoint
 from specrun.display_text import near
 from specrun.errors import MissingModelError, UsageError
-from specrun.locations import user_path
+from specrun.locations import names_file, user_path
 
 _PATH_STARTS = (".", "~")  # a name that starts like this is a path, even if there is no such file
 _ADDRESS = re.compile(r"(?:(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)|hf:/)/", re.IGNORECASE)
@@ -49,8 +49,10 @@ class HubName:
 
 def parse(name: str) -> Path | HubName:
     """What `name` means. Raises UsageError if it is neither a path nor a repository nor an alias of the catalog, and
-    MissingModelError for a model that Ollama does not have.
+    MissingModelError for a model that Ollama does not have. Blanks and quotes around a name that was pasted are no part
+    of it.
     """
+    name = name if names_file(name) else name.strip().strip("\"'").strip()
     short, revision = _without_address(name)
     if revision and not is_safe_path(revision):
         raise UsageError(f"{name!r} names a revision that cannot be one; give org/repo/file.gguf")

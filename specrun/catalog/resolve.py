@@ -52,7 +52,7 @@ class Choice:
 def locate(name: str) -> Model:
     """Find the model that a name means. Raises UsageError for an unknown name."""
     meaning = parse(name)
-    return Model(name, meaning) if isinstance(meaning, Path) else Model(name, here.find(meaning), meaning)
+    return Model(name, meaning) if isinstance(meaning, Path) else Model(meaning.name, here.find(meaning), meaning)
 
 
 def local_path(name: str) -> Path:

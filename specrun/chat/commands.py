@@ -21,7 +21,7 @@ from specrun.speculation.method import OFF, Plan
 # name -> its arguments, as /help shows them, and what it does
 COMMANDS = {
     "/help": ("", "list the commands"),
-    "/system": ("[TEXT]", "set the system message, or remove it if there is no TEXT"),
+    "/system": ("[TEXT]", "set the system message; none removes it, and /system alone shows it"),
     "/model": ("[NAME]", "go on with another model; /model alone lists the models on this machine"),
     "/regen": ("", "answer the last message again, with another seed"),
     "/undo": ("", "forget the last message and its answer"),
@@ -35,6 +35,7 @@ COMMANDS = {
     "/exit": ("", "leave (also Ctrl-D)"),
 }
 
+NO_SYSTEM = "none"  # what removes the system message
 _AS_A_MESSAGE = "a blank in front makes it a message"
 _MISSPELLED = 0.78  # similarity: two letters that changed places leave 0.8, and /etc and /set have 0.75 in common
 _SETTING = re.compile(r"([^\s=]*)\s*=?\s*(.*)", re.DOTALL)  # matches every text
@@ -67,7 +68,7 @@ def parse(message: str) -> tuple[str, str]:
     if argument and not COMMANDS[name][0]:
         raise UsageError(f"nothing can stand behind {typed}; {_AS_A_MESSAGE}")
     if name == "/set" and argument.startswith("system "):  # as in `ollama run`
-        return "/system", argument.removeprefix("system ").strip(' "')
+        return "/system", argument.removeprefix("system ").strip(' "') or NO_SYSTEM
     if name == "/think" and argument:
         return "/set", f"think {argument}"
     return name, argument

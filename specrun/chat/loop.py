@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,14 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from specrun import interrupts
-from specrun.catalog.here import local_models
-from specrun.chat import commands, conversation_file, lists
+from specrun.catalog.here import LocalModel, local_models
+from specrun.chat import commands, conversation_file
 from specrun.chat.conversation_file import LastConversation
 from specrun.chat.reader import without_echo
-from specrun.display_text import one_line, visible, without_secrets
+from specrun.display_text import one_line, size_text, visible, without_secrets
 from specrun.engine.completion import Completion
 from specrun.engine.model import Model
 from specrun.engine.request import Request
@@ -29,6 +31,9 @@ from specrun.views import answer_report, tree_view
 
 if TYPE_CHECKING:
     from specrun.views.answer_stream import AnswerView
+
+
+_EMBEDDED = "the embedded pair"
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
     """One conversation with the target of a name. Use it in a `with` statement: it holds the model.
 
     request: how answers are written; its prompt is ignored. think: as `--think` has it.
+    exit_code: that of the last error that a line ended with; 0 where there was none.
 
     Making one raises the errors of `open_model`, and ModelFileError for a broken chat template.
     """
@@ -60,6 +66,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
         self._open(target, request, think)
         self._last: Completion | None = None
         self._leaving = False
+        self.exit_code = 0
 
     def _open(self, target: str | None, request: Request, think: Thinking) -> None:
         """Load a target and begin an empty conversation with it."""
@@ -117,6 +124,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                 refused = message if self._last is last else ""  # unless a part of its answer was kept
 
     def _refuse(self, error: SpecrunError) -> None:
+        self.exit_code = error.exit_code
         self._notes.print(Text(one_line(without_secrets(str(error))), style="red"))
 
     def _answer(self, completion: Completion, n_dropped: int) -> bool:
@@ -164,9 +172,12 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
         match name:
             case "/help":
                 self._notes.print(Text(commands.help_text()))
+            case "/system" if not argument:
+                there_is = f"{self._session.system}\n(/system none removes it)" if self._session.system else "none"
+                self._note(f"system message: {there_is}")
             case "/system":
-                self._session.system = argument or None
-                self._note("system message set" if argument else "system message removed")
+                self._session.system = None if argument == commands.NO_SYSTEM else argument
+                self._note("system message set" if self._session.system else "system message removed")
             case "/model":
                 self._change_model(argument)
             case "/regen":
@@ -212,7 +223,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
     def _load(self, argument: str) -> None:
         kept = conversation_file.kept()
         if not argument:
-            self._notes.print(lists.conversations(kept) if kept else Text("no conversation was kept yet", style="dim"))
+            self._notes.print(_conversations(kept) if kept else Text("no conversation was kept yet", style="dim"))
             return
         is_number = argument.isdecimal() and 1 <= int(argument) <= len(kept)
         path = kept[int(argument) - 1] if is_number else _path(argument)
@@ -222,7 +233,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
     def _change_model(self, name: str) -> None:
         """Go on with another model. The present model is freed first, as both may not fit; it comes back on failure."""
         if not name:
-            self._notes.print(lists.models(local_models(), self._target))
+            self._notes.print(_models(local_models(), self._target))
             return
         models = [*(model.name for model in local_models()), None]
         chosen = models[int(name) - 1] if name.isdecimal() and 1 <= int(name) <= len(models) else name
@@ -247,3 +258,33 @@ def _path(argument: str) -> Path:
         return Path(argument).expanduser()
     except RuntimeError as error:
         raise UsageError(f"there is no such user as in {argument}; give the whole path") from error
+
+
+def _models(found: Sequence[LocalModel], current: str | None = "") -> Table:
+    """A table of the models and, last, the embedded pair. The model with the name `current` is marked as in use."""
+    table = _numbered()
+    rows = [(model.name, size_text(model.n_bytes), model.program or "") for model in found]
+    for number, (name, size, program) in enumerate([*rows, (_EMBEDDED, "", "")], start=1):
+        mark = "in use" if name == (_EMBEDDED if current is None else current) else program
+        table.add_row(str(number), one_line(name), size, mark)
+    return table
+
+
+def _conversations(paths: Sequence[Path]) -> Table:
+    """A table: when each was written, with which model, how many messages it has, and the last question."""
+    table = _numbered()
+    for number, path in enumerate(paths, start=1):
+        try:
+            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
+            one = conversation_file.read(path)
+        except (OSError, SpecrunError) as error:
+            table.add_row(str(number), "", "", str(error))
+            continue
+        table.add_row(str(number), when, one.target or _EMBEDDED, f"{len(one.messages)} messages", one.question)
+    return table
+
+
+def _numbered() -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right")
+    return table

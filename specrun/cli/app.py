@@ -15,9 +15,9 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from specrun import interrupts
-from specrun.cli import bench, methods, mistakes, models
+from specrun.cli import bench, methods, models
 from specrun.cli.chat import chat
-from specrun.cli.command import CONTEXT_SETTINGS, Command, Group
+from specrun.cli.command import CONTEXT_SETTINGS, Command, Group, told
 from specrun.cli.datastore import datastore
 from specrun.cli.demo import demo
 from specrun.cli.doctor import doctor
@@ -130,7 +130,7 @@ def run() -> int:
     except Exception as error:
         # A usage error from click. Newer versions of typer contain their own click, so there is no one class to catch.
         if hasattr(error, "format_message"):
-            _say(partial(output.error, mistakes.told(error)))
+            _say(partial(output.error, told(error)))
             code = getattr(error, "exit_code", 2)
         else:
             _say(partial(output.traceback, error))

@@ -57,13 +57,14 @@ def chat(
     speculation: SpeculationOptions,
     sampling: ChatSamplingOptions,
     machine: MachineOptions,
-) -> None:
+) -> int:
     """Talk with a model.
 
     In the chat, /help lists the commands, Ctrl-C stops an answer, and Ctrl-D leaves. Without a MODEL it asks which one
     shall answer: one that is on this machine, or one that fits it.
 
-    If stdin is not a terminal, every line of it is a message. Only the answers go to stdout.
+    If stdin is not a terminal, every line of it is a message. Only the answers go to stdout. A line that fails decides
+    the exit code, and the chat goes on.
 
         specrun chat qwen-14b
         specrun chat qwen-14b "Why is the sky blue?" --system "Be brief."
@@ -107,7 +108,7 @@ def chat(
         kept = ollama.behind(target, loop.model.llama_model.path)
         if kept and kept.system and not last and how.system is None:
             loop.begin([], kept.system)
-            note(f"the system message is {target}'s in Ollama; /system removes it")
+            note(f"the system message is {target}'s in Ollama; /system none removes it")
         if on_terminal:
             way = way_to_draft(target) if models.draft is None else None
             output.note(answer_report.chat_line(target, loop.model, sampling.temp, way))
@@ -117,6 +118,7 @@ def chat(
         n_said = len(said)
     for text in said[n_said:]:  # what was not kept while the model was closed
         output.note(text)
+    return 0 if on_terminal else loop.exit_code
 
 
 def _named(models: ModelOptions, source: Any, name: str | None, first: str | None) -> tuple[ModelOptions, str | None]:

@@ -83,4 +83,4 @@ def growth_map(
             show("measuring how often each child of a node is accepted")
             acceptance = growth_maps.acceptance(model.engine, plans.profile, temp)
             shape = plans.candidates[0].shape or growth_maps.best(plans.candidates[0], acceptance, model.engine)
-    output.print_table(tree_view.ShapeView(shape, acceptance))
+    output.print_table(tree_view.static_tree(shape, acceptance))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specrun.cli.command import Command, Group
-from specrun.cli.make_draft import forget_draft, forget_head, make_draft
-from specrun.cli.trim import trim
+from specrun.cli.make_draft import forget_draft, forget_head, make_draft, trim
 from specrun.display_text import one_line, size_text
 from specrun.errors import MissingModelError, SpecrunError, UsageError
 from specrun.options import completion
@@ -306,7 +305,7 @@ def _pulled(name: str, remote: dict[str, RemoteModel]) -> dict[str, Any]:
 
     model = locate(name)
     facts: dict[str, Any] = {"name": name, "path": str(model.path) if model.path else None}
-    if pulled := remote.get(name):
+    if pulled := remote.get(model.name):
         facts |= {key: getattr(pulled, key) for key in ("repo", "commit", "bytes", "licence")}
         facts["files"] = [file.name for file in pulled.files]
     return facts

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from specrun.errors import UsageError, VerificationError
 from specrun.interrupts import InterruptFlag
@@ -14,6 +20,10 @@ from specrun.options.sampling_options import TokenOptions, sampling_parameters, 
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import output
 
+if TYPE_CHECKING:
+    from specrun.verifying.findings import Divergence, Finding
+
+_STYLES = {"near-tie": "yellow", "different": "bold red", "other distribution": "bold red"}
 _LEAST_SAMPLES = 20  # with fewer, a beginning of an answer is hardly ever expected five times
 
 
@@ -57,7 +67,6 @@ def verify(
     from specrun.long_run import Run
     from specrun.verifying import findings as found
     from specrun.verifying.verifier import TREE, Verifier, VerifySettings
-    from specrun.views import verify_report
 
     if what.max_tokens < 1:
         raise UsageError(f"--max-tokens must be 1 or more; got {what.max_tokens}")
@@ -83,9 +92,39 @@ def verify(
     if what.json:
         output.write_json([finding.as_json() for finding in findings])
     else:
-        output.print_table(verify_report.report(findings))
+        output.print_table(report(findings))
         verdict = f"Does it change the answers? {found.verdict(findings)}"
         output.stdout.print(verdict, style="bold")
     failures = [finding for finding in findings if finding.is_failure]
     if failures:
         raise VerificationError(found.failure(failures))
+
+
+def report(findings: Sequence[Finding]) -> RenderableType:
+    """A row for each finding, and below them both texts around every divergence."""
+    right, optional = ("T", "tokens", "a pass"), ("tokens", "a pass")
+    table = output.table("kind", "T", "plan", "tokens", "a pass", "result", "", right=right, optional=optional)
+    for finding in findings:
+        rate = finding.n_tokens / max(finding.n_passes, 1)
+        figures = [f"{finding.temperature:g}", finding.plan, str(finding.n_tokens), f"{rate:.1f}"]
+        outcome = Text(finding.outcome, style=_STYLES.get(finding.outcome, "green"))
+        table.add_row(Text(finding.kind), *figures, outcome, _reason(finding))
+    return Group(table, *(_parting(one, one.divergence) for one in findings if one.divergence))
+
+
+def _reason(finding: Finding) -> str:
+    if finding.test:
+        return f"p-value {finding.test.p_value:.2g} over {sum(finding.test.observed)} seeds"
+    if not finding.divergence:
+        return "" if finding.n_drafted else "no pass drafted"
+    where = f"token {finding.divergence.at}"
+    if finding.divergence.gap is None:
+        return f"{where}: one text ends"
+    return f"{where}: gap {finding.divergence.gap:.3g}, explained up to {finding.divergence.explained:.3g}"
+
+
+def _parting(finding: Finding, divergence: Divergence) -> Text:
+    """Both texts, written as JSON strings, so that nothing in them reaches the terminal as it is."""
+    head = f"\n{finding.kind}, T={finding.temperature:g}, {finding.plan}, around token {divergence.at}:"
+    plain, speculated = (json.dumps(text) for text in (divergence.plain, divergence.speculated))
+    return Text(f"{head}\n  plainly           {plain}\n  with speculation  {speculated}")

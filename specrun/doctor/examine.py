@@ -8,8 +8,7 @@ from functools import partial
 import psutil
 
 import specrun
-from specrun.doctor import Finding, folders, installation, machine, probe
-from specrun.doctor.rebuilding import loading_fix
+from specrun.doctor import Finding, folders, installation, loading_fix, machine, probe
 from specrun.errors import LlamaError
 from specrun.hardware.cpu import allowed_cores, cpu_features, read_flags, read_quota, usable_cores
 from specrun.hardware.device import offload_devices

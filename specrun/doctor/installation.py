@@ -6,9 +6,8 @@ import platform
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from specrun.display_text import size_text
-from specrun.doctor import Finding
+from specrun.doctor import Finding, known_build, rebuild
 from specrun.doctor.probe import Build
-from specrun.doctor.rebuilding import known_build, rebuild
 from specrun.errors import LlamaError
 from specrun.hardware.device import Device, offload_devices
 

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specrun.doctor import FACT, Finding
-from specrun.doctor.rebuilding import known_build
+from specrun.doctor import FACT, Finding, known_build
 from specrun.errors import LlamaError
 from specrun.hardware.device import Device
 from specrun.processes import child_process

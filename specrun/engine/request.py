@@ -32,6 +32,8 @@ def make_request(options: SamplingOptions) -> Request:
     """The request that the options describe, without a prompt. Raises UsageError for bad values and grammar files."""
     sampling = sampling_parameters(options, options.temp)
     stops = (options.stop,) if isinstance(options.stop, str) else tuple(options.stop or ())
+    if "" in stops:
+        raise UsageError("--stop is an empty text, before which every answer ends; leave it out")
     gbnf = read_grammar(options.grammar, options.json_schema)
     try:
         gbnf = check_grammar(gbnf)

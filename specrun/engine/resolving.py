@@ -36,7 +36,7 @@ def run_options(
     Raises UsageError for impossible options, MissingModelError or HubError for models that cannot be downloaded, and
     ModelFileError for files that are no models, or have no tokenizer.
     """
-    if embedded.is_meant(models.target) and models.draft not in (None, NO_DRAFT, *embedded.DRAFTS):
+    if models.target is None and models.draft not in (None, NO_DRAFT, *embedded.DRAFTS):
         raise UsageError("--draft needs a target to draft for; give it with --target")
     plans = speculation.plans()
     settings, draft_settings = machine.target_settings(), machine.draft_settings()

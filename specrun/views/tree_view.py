@@ -5,21 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Group
 from rich.text import Text
 from rich.tree import Tree
 
 from specrun.engine.statistics import Pass
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
+from specrun.views import output
 
-_MAX_NODES = 64  # nodes of a tree that is drawn node by node in the terminal
-_MAX_WIDTH = 100  # characters of a line
-_BAR_WIDTH = 50  # characters of the bar of the widest level
-_CELL = 5  # characters of a node: the branch that leads to it, and two digits
-_FIRST_OF_ONE, _FIRST, _NEXT, _LAST = "\u2500\u2500\u2500", "\u2500\u252c\u2500", " \u251c\u2500", " \u2514\u2500"
-_PAST, _NOTHING = " \u2502 ", "   "
-_ASCII = str.maketrans({"\u2500": "-", "\u252c": "+", "\u2502": "|", "\u251c": "+", "\u2514": "`", "\u2588": "#"})
+_MAX_NODES, _MAX_DEPTH = 64, 16  # of a tree that is drawn node by node, in 80 columns
 
 
 def caption(shape: TreeShape, acceptance: Sequence[float]) -> str:
@@ -29,61 +24,18 @@ def caption(shape: TreeShape, acceptance: Sequence[float]) -> str:
     return f"{nodes}, {shape.depth} deep, {leaves}, {shape.expected(acceptance):.2f} tokens a pass expected"
 
 
-class ShapeView:
-    """Draws a tree from left to right with the chance of every node in percent, at most 100 columns wide.
-
-    A tree that is too large for that is drawn as a bar for each level. Without Unicode the lines are plain ASCII.
-    """
-
-    def __init__(self, shape: TreeShape, acceptance: Sequence[float]) -> None:
-        self._shape = shape
-        self._acceptance = acceptance
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = min(options.max_width, _MAX_WIDTH)
-        drawn = self._shape.n_nodes <= _MAX_NODES and _CELL * self._shape.depth + 1 <= width
-        for line in _tree(self._shape, self._acceptance) if drawn else _levels(self._shape, self._acceptance, width):
-            yield Text(line.translate(_ASCII) if options.ascii_only else line, no_wrap=True)
-        yield Text(caption(self._shape, self._acceptance))
-
-
-def _tree(shape: TreeShape, acceptance: Sequence[float]) -> list[str]:
-    """A line for each leaf, with the chance of each node in percent; a first child is right of its parent."""
-    labels = ["o", *(f"{min(round(100 * chance), 99):2}" for chance in shape.chances(acceptance)[1:].tolist())]
-    children: list[list[int]] = [[] for _ in labels]
-    for node, parent in enumerate(shape.parents[1:], start=1):
-        children[parent].append(node)
-    blocks: list[list[str]] = [[] for _ in labels]
-    for node in reversed(range(shape.n_nodes)):
-        blocks[node] = _beside(labels[node], [blocks[child] for child in children[node]])
-    return blocks[ROOT]
-
-
-def _beside(label: str, blocks: Sequence[list[str]]) -> list[str]:
-    """The lines of a node: its label, and right of it the lines of its sub-trees, one below the other."""
-    if not blocks:
-        return [label]
-    lines: list[str] = []
-    blank = " " * len(label)
-    for i, block in enumerate(blocks):
-        is_last = i == len(blocks) - 1
-        first, further = (_FIRST_OF_ONE, _LAST) if is_last else (_FIRST, _NEXT)
-        below = blank + (_NOTHING if is_last else _PAST)
-        lead = blank + further if i else label + first
-        lines += [lead + block[0], *(below + line for line in block[1:])]
-    return lines
-
-
-def _levels(shape: TreeShape, acceptance: Sequence[float], max_width: int) -> list[str]:
-    """A line for each level: its nodes, as a number and as a bar, and how many of them are expected to be accepted."""
+def static_tree(shape: TreeShape, acceptance: Sequence[float]) -> Group:
+    """A tree with the chance of every node in percent, or, of a large tree, what is expected of each of its levels."""
     chances = shape.chances(acceptance)
-    head = "level  nodes  expected  "
-    unit = max(min(_BAR_WIDTH, max_width - len(head)), 1) / max(shape.widths)
-    lines = [head.rstrip()]
+    if shape.n_nodes <= _MAX_NODES and shape.depth <= _MAX_DEPTH:
+        branches = {ROOT: Tree("o")}
+        for node, parent in enumerate(shape.parents[1:], start=1):
+            branches[node] = branches[parent].add(f"{100 * chances[node]:.0f} %")
+        return Group(branches[ROOT], caption(shape, acceptance))
+    table = output.table("level", "nodes", "expected", right=("level", "nodes", "expected"))
     for depth, level in enumerate(shape.levels):
-        bar = "\u2588" * max(round(unit * len(level)), 1)
-        lines.append(f"{depth:>5}  {len(level):>5}  {chances[list(level)].sum():>8.2f}  {bar}")
-    return lines
+        table.add_row(str(depth), str(len(level)), f"{chances[list(level)].sum():.2f}")
+    return Group(table, caption(shape, acceptance))
 
 
 def pass_tree(drafted: Pass, token_bytes: Callable[[int], bytes]) -> Tree:

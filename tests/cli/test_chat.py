@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specrun.chat import commands
-from specrun.errors import LlamaError, UsageError
+from specrun.errors import LlamaError, PromptError, UsageError
 from specrun.llama import TargetContext
 from specrun.llama.context import Logits
 from specrun.speculation.tree import TokenTree
@@ -19,10 +19,10 @@ from tests.conftest import SCRIPT_TEXT, Result, SpecrunHere
 from tests.other_programs import in_ollama
 
 
-def chat(here: SpecrunHere, model: Path, *lines: str, options: tuple[str, ...] = ()) -> Result:
-    """A chat of these lines, with the model as its own draft."""
+def chat(here: SpecrunHere, model: Path, *lines: str, options: tuple[str, ...] = (), code: int = 0) -> Result:
+    """A chat of these lines, with the model as its own draft. code: the exit code, of the last line that failed."""
     result = here("chat", "-m", model, "-md", model, *options, stdin="\n".join(lines))
-    assert result.code == 0, result
+    assert result.code == code, result
     return result
 
 
@@ -61,6 +61,8 @@ def test_commands_say_what_they_did(here: SpecrunHere, script: Path, tmp_path: P
         f"/save {file}",
         "/undo",
         "/system",
+        "/system none",
+        "/system",
         "/clear",
         "/load",
         f"/load {file}",
@@ -80,7 +82,9 @@ def test_commands_say_what_they_did(here: SpecrunHere, script: Path, tmp_path: P
         "5 tokens, ",
         f"saved to {file}",
         "forgotten",
+        "system message: be brief",
         "system message removed",
+        "system message: none",
         "conversation forgotten",
         "no conversation was kept yet",
         "loaded 3 messages",
@@ -119,7 +123,7 @@ def test_what_cannot_be_done_is_one_line_and_the_chat_goes_on(here: SpecrunHere,
         f"/load {tmp_path}/text": "not a saved conversation",
         "word " * 600: "--ctx-size",
     }
-    result = chat(here, script, *bad, "one", options=("--speculate", "tree"))
+    result = chat(here, script, *bad, "one", options=("--speculate", "tree"), code=PromptError.exit_code)
     assert result.stdout == f"{SCRIPT_TEXT}\n\n"
     lines = result.stderr.splitlines()
     assert len(lines) == len(bad) + 1
@@ -228,7 +232,9 @@ def test_another_model_goes_on_with_the_conversation(
 
 
 def test_a_model_that_cannot_be_loaded_leaves_the_one_before(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
-    result = chat(here, script, "one", f"/model {tmp_path / 'none.gguf'}", "two", "/model no-such-model", "three")
+    result = chat(
+        here, script, "one", f"/model {tmp_path / 'none.gguf'}", "two", "/model no-such-model", "three", code=2
+    )
     assert result.stdout == f"{SCRIPT_TEXT}\n\n" * 3
     assert "none.gguf" in result.stderr
     assert "no-such-model" in result.stderr
@@ -255,7 +261,7 @@ def test_after_a_failed_pass_what_was_written_stays_and_the_chat_goes_on(
         return scored(target, tree)
 
     monkeypatch.setattr(TargetContext, "score", score)
-    result = chat(here, script, "one", "two", f"/save {file}", options=("--speculate", "off"))
+    result = chat(here, script, "one", "two", f"/save {file}", options=("--speculate", "off"), code=6)
     assert "failed on a pass" in result.stderr
     assert SCRIPT_TEXT in result.stdout
     contents = [message["content"] for message in json.loads(file.read_text())["messages"]]
@@ -289,7 +295,7 @@ def test_a_failed_regen_leaves_the_answer_that_was_there(
         return scored(target, tree)
 
     monkeypatch.setattr(TargetContext, "score", score)
-    result = chat(here, script, "one", "/regen", f"/save {file}", options=("--speculate", "off"))
+    result = chat(here, script, "one", "/regen", f"/save {file}", options=("--speculate", "off"), code=6)
     assert "failed on a pass" in result.stderr
     assert [message["content"] for message in json.loads(file.read_text())["messages"]] == ["one", SCRIPT_TEXT]
 
@@ -317,6 +323,7 @@ def test_words_of_other_tools_are_understood(here: SpecrunHere, script: Path) ->
         "/reset",
         "/bye",
         "never",
+        code=2,
     )
     assert result.stdout == "one two\n\n"
     said = [
@@ -381,4 +388,4 @@ def test_a_model_of_ollama_s_has_the_system_message_that_it_was_made_with(
         result = here("chat", name, *options, stdin=f"one\n/save {file}\n")
         assert result.code == 0, result
         assert [m["content"] for m in json.loads(file.read_text())["messages"]][:2] == expected
-        assert ("/system removes it" in result.stderr) is (not options)
+        assert ("/system none removes it" in result.stderr) is (not options)

@@ -12,6 +12,7 @@ from rich.console import RenderableType
 
 from specrun.bench.rows import Row, summarise
 from specrun.catalog import embedded
+from specrun.cli import verify
 from specrun.cli.doctor import as_table, lines
 from specrun.doctor import FACT, Finding
 from specrun.engine.statistics import Statistics
@@ -22,7 +23,7 @@ from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.planning.pass_sizes import ANY_SIZE
 from specrun.verifying.findings import Divergence
 from specrun.verifying.findings import Finding as Compared
-from specrun.views import bench_table, output, tune_report, verify_report
+from specrun.views import bench_table, output, tune_report
 from specrun.views.output import LiteralConsole
 from tests.conftest import SpecrunHere
 from tests.profiles.test_profile import made
@@ -57,7 +58,7 @@ FINDINGS = [
 VIEWS: dict[str, Callable[[], RenderableType]] = {
     "tune --show": lambda: tune_report.render(profile()),
     "bench": lambda: bench_table.as_table(bench_rows()),
-    "verify": lambda: verify_report.report(compared()),
+    "verify": lambda: verify.report(compared()),
     "doctor": lambda: as_table(FINDINGS),
 }
 COMMANDS = ("models list", f"models info {embedded.TARGET}", "models pairs qwen-14b", "tune --list", "methods")

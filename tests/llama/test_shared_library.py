@@ -15,7 +15,7 @@ from pathlib import Path
 import llama_cpp
 import pytest
 
-from specrun.doctor.rebuilding import loading_fix
+from specrun.doctor import loading_fix
 from specrun.errors import LlamaError
 from specrun.llama import shared_library
 

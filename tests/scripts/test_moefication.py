@@ -90,7 +90,7 @@ def test_the_dense_model_in_numpy_is_that_of_llama_cpp(scripts: Any, tmp_path: P
 def test_with_all_experts_used_it_computes_what_the_dense_model_does(scripts: Any, tmp_path: Path) -> None:
     dense = random_llama(tmp_path / "dense.gguf")
     path = mixture_of(scripts, dense, tmp_path / "all.gguf", 4, 4)
-    report = importlib.import_module("widened_check").compare(dense, path, 1)
+    report = importlib.import_module("widening.compare").compare(dense, path, 1)
     assert report.failure(tolerance=0.2) is None, report.lines()
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from specrun.errors import SpecrunError
 from specrun.llama import offload_threshold
-from specrun.llama.facts import bits, cells, names
-from specrun.llama.known_checks import KnownCheck
+from specrun.llama.facts import KnownCheck, bits, cells, names
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 
 _found: dict[Fact, str | None] = {}  # of this process: why each fact that was asked for does not hold

@@ -9,7 +9,7 @@ from typing import Any
 from specrun.errors import LlamaError
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.known_checks import KnownCheck, identity
+from specrun.llama.facts import KnownCheck, identity
 from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.cached_experts import CachedExperts
 from specrun.llama.streaming.expert_weights import ExpertWeights

@@ -90,8 +90,8 @@ class Tensor:
 class WiderModel:
     """A model of other sizes that computes what its source does. Nothing is written yet.
 
-    There are as many query heads to a key/value head as in the source, and they are as wide; `scripts/any_widening.py`
-    allows other groups and wider heads.
+    There are as many query heads to a key/value head as in the source, and they are as wide;
+    `scripts/widening/any_model.py` allows other groups and wider heads.
 
     path: the source, a llama-architecture GGUF file.
     sizes: the sizes that change, by the names of the fields of `Shape`. `scripts/widen_gguf.py` checks whether they can

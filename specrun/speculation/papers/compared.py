@@ -71,9 +71,9 @@ def forked(budget: int, depth: int, stem: int = 0) -> TreeShape:
 def branching(budget: int, depth: int) -> TreeShape:
     """Two children for every node on as many levels as fit; what is left of the budget adds levels of one child each.
 
-    RSD-C (arXiv 2402.14160) has 2-2-2, for example. The code of multi-candidate sampling (arXiv 2401.06706; NJUNLP/MCSD)
-    runs 4-2-2: a budget of 29 and a depth of 3.
     Where it does not reach for such a level, or `depth` forbids it, levels get more children, the first level first.
+    RSD-C (arXiv 2402.14160) has 2-2-2, for example. The code of multi-candidate sampling (arXiv 2401.06706) runs
+    4-2-2: a budget of 29 and a depth of 3.
     """
     counts: list[int] = []
     for n in (2, 1):

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from any_widening import AnyWiderModel
 from numpy.typing import NDArray
 
 from specrun.making.widening import blocks
 from specrun.making.widening.wider_model import MATRICES, Source, Tensor
+from widening.any_model import AnyWiderModel
 
 EXPERTS = MATRICES[4:]  # each of them is a matrix of every expert
 ROUTER = "ffn_gate_inp"

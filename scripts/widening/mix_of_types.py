@@ -6,11 +6,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from any_widening import TYPES
-from widening_checks import WideningError
-
 from specrun.making.candidates import FILE_TYPES, SAME, Candidate
 from specrun.making.widening.wider_model import Shape, Source, WiderModel
+from widening.any_model import TYPES
+from widening.checks import WideningError
 
 MIXTURES = tuple(name for name in FILE_TYPES if name not in ("q8_0", SAME))
 _SUPERBLOCK = 256  # weights of a row that K-quants encode together

@@ -9,12 +9,12 @@ from typing import Any
 
 import gguf
 import numpy as np
-from any_widening import freq_base, group, key_copies
-from wider_experts import EXPERTS, ROUTER, has_experts
 
 from specrun.errors import UsageError
 from specrun.making.widening.blocks import UNIT
 from specrun.making.widening.wider_model import EPSILON, MATRICES, NORMS, TOKENS, Shape, Source, read_source
+from widening.any_model import freq_base, group, key_copies
+from widening.experts import EXPERTS, ROUTER, has_experts
 
 
 class WideningError(UsageError):
