@@ -11,7 +11,7 @@ file) the pair is tuned, once for each --work folder. Then these run in turn on
 the same prompts: llama.cpp's plain decoding, its draft decoding with all lengths and p-min, specrun without a profile,
 specrun with it, and llama.cpp's plain decoding and its best setting once more. Ratios are to llama.cpp's plain
 decoding, of which the mean of both runs counts, as it does of its best setting. --rows keeps what was measured in a
-file: a later call replaces the rows that it measures again, and prints all.
+file with their plans and forecasts: a later call replaces the rows that it measures again, and prints all.
 """
 
 from __future__ import annotations
@@ -48,6 +48,16 @@ DEFAULT = ("3", "0.0")  # llama.cpp's own length and p-min
 OWN_MEMORY = {"embedded": 160 * 2**20, "real": 512 * 2**20}
 CTX_SIZE = {"embedded": "4096", "real": "2048"}
 SCRIPTS = Path(__file__).parent
+COLUMNS = {  # of the tables: what stands above them, and the rows that they show
+    "llama.cpp, plain": "llama.cpp, plain",
+    "its best chain": "llama.cpp, best of the sweep",
+    "off": "specrun untuned, off",
+    "auto, first run": "specrun untuned, auto",
+    "off, tuned": "specrun tuned, off",
+    "chain, tuned": "specrun tuned, chain",
+    "tree, tuned": "specrun tuned, tree",
+    "auto, tuned": "specrun tuned, auto",
+}
 
 
 @dataclass(frozen=True)
@@ -207,24 +217,18 @@ def ensure_models(work: Path, weights: str, pair: str = "embedded") -> tuple[Pat
 
 
 def as_tables(rows: Sequence[Row]) -> str:
-    """A Markdown table for each type, place and temperature."""
+    """A Markdown table for each pair: ratios to llama.cpp's plain decoding, with the tokens of a pass."""
     lines = []
-    for key in dict.fromkeys(row.table for row in rows):
-        pair, weights, place, temperature = key
-        own = [row for row in rows if row.table == key]
-        where = "in RAM" if place == "ram" else "streamed"
-        sampling = "greedy" if temperature == 0 else f"T={temperature:g}"
-        lines += [
-            f"## {pair.capitalize()} pair, {weights.upper()}, {where}, {sampling}",
-            "",
-        ]
-        lines += ["| row | plan | tokens/s | ratio to llama.cpp plain | tokens a pass | predicted |"]
-        lines += ["| --- | --- | --- | --- | --- | --- |"]
-        for row in own:
-            predicted = f"{row.predicted:.2f}" if row.predicted else ""
-            ratio = row.rate / own[0].rate
-            cells = (row.name, row.plan, f"{row.rate:.2f}", f"{ratio:.2f}", f"{row.tokens_per_pass:.2f}", predicted)
-            lines.append(f"| {' | '.join(cells)} |")
+    for pair in dict.fromkeys(row.pair for row in rows):
+        lines += [f"## The {pair} pair", "", f"| weights, place, T | {' | '.join(COLUMNS)} |"]
+        lines += ["| --- |" + " ---: |" * len(COLUMNS)]
+        for key in dict.fromkeys(row.table for row in rows if row.pair == pair):
+            own = {row.name: row for row in rows if row.table == key}
+            plain, *others = (own.get(name) for name in COLUMNS.values())
+            assert plain
+            ratios = [f"{one.rate / plain.rate:.2f} ({one.tokens_per_pass:.1f})" if one else "" for one in others]
+            about = f"{key[1].upper()}, {'in RAM' if key[2] == 'ram' else key[2]}, {key[3]:g}"
+            lines.append(f"| {about} | {' | '.join([f'{plain.rate:.2f} tokens/s', *ratios])} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -4,7 +4,7 @@
 
 Prints the perplexity by kind of text; the excerpts are of documents that no mixture was fitted to. Of a mixture, prints
 the share of a token's experts that the last 1, 4 and 16 tokens used, by layer, and that share where the tokens of all
-texts are shuffled: what is left is due to experts that are chosen often anyway. --trace keeps what was chosen (docs/benchmarks/mixtures.md says what was learned from that).
+texts are shuffled: what is left is due to experts that are chosen often anyway. --trace keeps what was chosen.
 """
 
 from __future__ import annotations

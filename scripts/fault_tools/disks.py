@@ -159,7 +159,7 @@ def stdout(place: Place, _extent: Extent) -> Injections:
 _SAVING: dict[str, tuple[Command, tuple[int, ...], tuple[str, ...]]] = {
     "what a run learned": (_file_of_the_user(*_LEARN), (0,), ("is not kept", "No space left")),
     "the history": (_file_of_the_user(*_HISTORY), (10,), ("cannot be written",)),
-    "a conversation (/save)": (_saving_a_chat, (0,), ("cannot be written",)),
+    "a conversation (/save)": (_saving_a_chat, (1,), ("cannot be written",)),
     "a profile (--import)": (_importing, (9,), ("cannot be written",)),
     "a profile (--export)": (_exporting, (9,), ("cannot be written",)),
     "a datastore": (

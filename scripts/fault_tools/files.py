@@ -165,7 +165,7 @@ def no_models(place: Place, _extent: Extent) -> Injections:
             run = place.run("generate", PROMPT, *models, "-n", "2")
             yield run.injection({3}, str(path))
         run = place.run("chat", "-m", TARGET, "-n", "2", "--no-learn", stdin=f"/model {path}\nx\n".encode())
-        yield run.injection({0}, str(path), lost="" if run.stdout.strip() else "the model before")
+        yield run.injection({3}, str(path), lost="" if run.stdout.strip() else "the model before")
 
 
 def _run(*command: object) -> Callable[[Place], Ended]:
@@ -215,7 +215,7 @@ FAULTS = [
     ),
     Fault(
         "damaged: a conversation (/load)",
-        partial(named, ("chat", "-m", "embedded", "--speculate", "off", "--no-learn"), (), 0),
+        partial(named, ("chat", "-m", "embedded", "--speculate", "off", "--no-learn"), (), 1),
     ),
     Fault("damaged: a model that is cut short", models),
     Fault("files that hold no model", no_models),

@@ -1,1 +1,1 @@
-"""The parts of `scripts/widen_gguf.py`: what can be widened, what the wider model is, and whether it computes the same."""
+"""The parts of `scripts/widen_gguf.py`: sources, sizes, and what the wider model is and computes."""

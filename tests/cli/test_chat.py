@@ -276,7 +276,7 @@ def test_text_that_is_not_utf8_is_refused_and_the_chat_goes_on(here: SpecrunHere
     file.write_text('{"messages": [{"role": "user", "content": "a \\ud83d b"}]}')
     lines = [b"one", b"\xff", f"/load {file}".encode(), b"a\0b", f"/save {saved}".encode()]
     result = here("chat", "-m", script, "--chat-template", "chatml", stdin=b"\n".join(lines))
-    assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n\n" * 2)
+    assert (result.code, result.stdout) == (1, f"{SCRIPT_TEXT}\n\n" * 2)
     assert "line 2 of stdin is not UTF-8" in result.stderr
     assert "not a saved conversation" in result.stderr
     contents = [message["content"] for message in json.loads(saved.read_text())["messages"]]
