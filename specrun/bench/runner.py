@@ -84,7 +84,7 @@ class Bench:
         for method, options in self._plans.candidates().items():
             rates = {}
             for plan in options:
-                # Only the rate behind the prompt counts, so the caches keep a long prompt.
+                # Only the rate after the prompt counts, so the caches keep a long prompt.
                 rates[plan] = rate(self._write([text], FixedPlan(plan), f"{kind}: choosing, {plan}", keep_caches=True))
             plans[method] = max(rates, key=lambda plan: rates[plan])
             predicted[method] = rates[plans[method]]
@@ -115,7 +115,7 @@ class Bench:
     def _write(
         self, texts: Sequence[list[int]], plans: PlanChooser, label: str, keep_caches: bool = False
     ) -> list[Statistics]:
-        """Write behind each of `texts`. label: shown meanwhile."""
+        """Write after each of `texts`. label: shown meanwhile."""
         runs: list[Statistics] = []
         for text in texts:
             self._show(label)

@@ -75,7 +75,7 @@ class GgufFile:
 
     @property
     def n_computed_layers(self) -> int:
-        """Number of layers that every pass computes. MTP layers, which draft, come behind them."""
+        """Number of layers that every pass computes. MTP layers, which draft, come after them."""
         return self.n_layers - self.number("nextn_predict_layers")
 
     @property

@@ -113,7 +113,7 @@ class Metadata(Mapping[str, Any]):
         return int(length) if item == _STRING else None
 
     def encoded(self, key: str) -> bytes:
-        """The value of `key` with its type, as the bytes that the file has behind the key."""
+        """The value of `key` with its type, as the bytes that the file has after the key."""
         kind, offset = self._offsets[key]
         return _TYPE.pack(kind) + self._data[offset : _skip(self._data, kind, offset, key)]
 
@@ -264,7 +264,7 @@ def _end_of_weights(tensors: tuple[TensorInfo, ...], alignment: int, name: str) 
 
 
 def _tensor(data: Buffer, offset: int, name: str) -> tuple[TensorInfo, int]:
-    """The tensor described at `offset`, with its offset behind the header, and the end of the description."""
+    """The tensor described at `offset`, with its offset after the header, and the end of the description."""
     tensor, offset = _name(data, offset, _LONGEST_TENSOR_NAME, name)
     (n_dimensions,) = _TYPE.unpack_from(data, offset)
     if n_dimensions > _MAX_DIMENSIONS:

@@ -62,7 +62,7 @@ def head_in(file: GgufFile) -> Head | None:
 
 def block_of(file: GgufFile) -> tuple[int, int, int, bool]:
     """What a DFlash head's file says of its blocks: (tokens of a block, the mask token, the row that gives the token
-    behind the root, whether a row sees only the rows before it). Raises ModelFileError for impossible values.
+    after the root, whether a row sees only the rows before it). Raises ModelFileError for impossible values.
     """
     mask, size = file.metadata.get("tokenizer.ggml.mask_token_id"), file.number("block_size", _BLOCK)
     if not isinstance(mask, int) or not 0 <= mask < file.n_vocab:
@@ -70,7 +70,7 @@ def block_of(file: GgufFile) -> tuple[int, int, int, bool]:
     if not 1 < size <= _MOST_BLOCK:
         raise ModelFileError(f"{file.path} is broken: its blocks have {size} tokens")
     is_dspark = MARKOV_BEFORE in file.by_name
-    # A DSpark's first row is already that of the token behind the root, unless the file says otherwise.
+    # A DSpark's first row is already that of the token after the root, unless the file says otherwise.
     first = 0 if is_dspark and file.metadata.get("dflash.sample_from_anchor", True) else 1
     return size, mask, first, bool(file.metadata.get("dflash.attention.causal", False))
 

@@ -111,7 +111,7 @@ def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("chat template", f"{len(template)} characters" if template else "none"))
     if head := values.get("head"):
         layers = ", ".join(map(str, head["target_layers"]))
-        read = f"the states of their layers {layers}" if layers else "the states behind their last layer"
+        read = f"the states of their layers {layers}" if layers else "the states after their last layer"
         read += " and their KV cache" if head["reads_cache"] else ""
         rows.append(("drafts for", f"targets {head['target_width']:,} wide, by {read}"))
     if values.get("mtp"):

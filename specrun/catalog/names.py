@@ -2,7 +2,7 @@
 
     qwen-14b                       an alias of the catalog
     qwen-14b:q2_k                  the same model in another quantization
-    bartowski/gemma-2-2b-it-GGUF   a repository on the hub, its Q4_K_M or Q8_0 file; `:Q6_K` behind it names another
+    bartowski/gemma-2-2b-it-GGUF   a repository on the hub, its Q4_K_M or Q8_0 file; `:Q6_K` after it names another
     org/repo/model-Q4_K_M.gguf     a file of a repository
     hf.co/org/repo:Q6_K            the same by an address, also https://huggingface.co/org/repo/blob/main/model.gguf
     org/repo:model-Q6_K.gguf       the same, as Ollama writes it; `:latest` is what a name without a tag means

@@ -2,7 +2,7 @@
 
 To llama.cpp such a file is a model without a tokenizer: `tokenizer.ggml.model` is `none`, and `vocab_size` is the
 number of rows. The other keys of the tokenizer are those of the whole draft, so that its vocabulary can be compared
-with the target's. llama.cpp refuses tensors that it does not know, but reads nothing behind the last one. There lie the
+with the target's. llama.cpp refuses tensors that it does not know, but reads nothing after the last one. There lie the
 rows of the embedding that were cut, so that the draft can read any token that the target commits.
 """
 
@@ -23,7 +23,7 @@ from specrun.locations import file_bytes
 TOKENS = "specrun.trimmed.tokens"  # the ids in the whole vocabulary of the tokens that the rows belong to, ascending
 TOKENIZER = "specrun.trimmed.tokenizer"  # the whole draft's tokenizer.ggml.model
 _NO_TOKENIZER = ("none", "no_vocab")  # values of tokenizer.ggml.model with which llama.cpp makes none
-ALIGNMENT = 32  # bytes, of the rows behind the last tensor
+ALIGNMENT = 32  # bytes, of the rows after the last tensor
 
 
 @dataclass(frozen=True, eq=False)

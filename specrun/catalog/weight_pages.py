@@ -11,7 +11,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import TensorInfo, is_expert, layer_of
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 
-_OUTPUT_PREFIX = "output"  # of the names of what is computed behind the layers, which goes into VRAM with the first one
+_OUTPUT_PREFIX = "output"  # of the names of what is computed after the layers, which goes into VRAM with the first one
 
 
 @dataclass(frozen=True, order=True)
@@ -24,7 +24,7 @@ class PageRange:
 
     @property
     def end(self) -> int:
-        """Offset behind the last page."""
+        """Offset after the last page."""
         return self.offset + self.n_bytes
 
 

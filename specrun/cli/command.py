@@ -92,7 +92,7 @@ def _check_words(command: Any, path: str, args: Sequence[str]) -> None:
         name = word.partition("=")[0]
         if word.startswith("-") and before not in with_value and name not in names:
             if any(map(str.isspace, word)) and word[:2] not in with_value:
-                raise UsageError(f"a text that begins with a dash goes behind --, as in {path} -- {shlex.quote(word)}")
+                raise UsageError(f"a text that begins with a dash goes after --, as in {path} -- {shlex.quote(word)}")
             if not name.startswith("--") and f"-{name}" in names:
                 raise UsageError(f"there is no option {name}; did you mean -{name}?")
         before = word
@@ -136,5 +136,5 @@ def _instead_of(name: str, error: Any) -> str:
     if error.possibilities:  # the most similar one first
         return f"did you mean {option_of(error.possibilities[0])}? --help-all lists all options"
     if name[1:].isdigit():
-        return f"a text that begins with a dash goes behind --, as in {path} -- {name}"
+        return f"a text that begins with a dash goes after --, as in {path} -- {name}"
     return _LIST

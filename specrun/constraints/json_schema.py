@@ -265,7 +265,7 @@ class _Converter:
             if not parts:
                 parts, n_more = [item], None if n_more is None else n_more - 1
             tail = f'("," ws {item}){repeated(max(least - len(parts), 0), n_more)}' if n_more != 0 else tail
-        # An item may be missing only if all items behind it are missing.
+        # An item may be missing only if all items after it are missing.
         for i, part in reversed(list(enumerate(parts))):
             comma = '"," ws ' if i else ""
             tail = self.rules.add([f"{comma}{part} {tail}"] if i < least else [f"{comma}{part} {tail}", '""'])

@@ -112,7 +112,7 @@ class _Parser:
         if char == "\\":
             return ("chars", self._escape()[0])
         if char in "*+?{":
-            self._refuse(f"{char} behind nothing that can be repeated", at)
+            self._refuse(f"{char} after nothing that can be repeated", at)
         return ("chars", ((ord(char), ord(char)),))
 
     def _group(self) -> Any:
@@ -153,7 +153,7 @@ class _Parser:
             return part
         self._take("?")  # as few as possible: the same texts
         if self._next() in ("*", "+", "?", "{"):
-            self._refuse(f"{self._next()} behind a repetition")
+            self._refuse(f"{self._next()} after a repetition")
         if part[0] in ("ahead", "start", "end"):
             self._refuse("a repeated anchor", at)
         return ("times", part, least, most)
@@ -216,7 +216,7 @@ class _Builder:
         self._languages = languages
 
     def before(self, tree: Any, rest: int, is_start: bool | None) -> int:
-        """The texts of `tree` with one of `rest` behind. is_start: whether they begin the text; None for perhaps."""
+        """The texts of `tree` followed by one of `rest`. is_start: whether they begin the text; None for perhaps."""
         languages, (kind, *inner) = self._languages, tree
         if kind == "any":
             return languages.any_of([self.before(part, rest, is_start) for part in inner[0]])
@@ -226,7 +226,7 @@ class _Builder:
             return languages.all_of([rest, languages.empty])
         if kind == "start":
             if is_start is None:
-                raise PatternError(f"has ^ behind something else (character {inner[0]}), which is not supported")
+                raise PatternError(f"has ^ after something else (character {inner[0]}), which is not supported")
             return rest if is_start else languages.nothing
         if kind == "ahead":
             found = self.before(inner[0], languages.everything, is_start)

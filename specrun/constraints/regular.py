@@ -48,14 +48,14 @@ class Languages:
         return self.sequence(self.one_of(((ord(char), ord(char)),)) for char in text)
 
     def sequence(self, parts: Iterable[int]) -> int:
-        """A text of each part, one behind the other."""
+        """A text of each part, one after the other."""
         result = self.empty
         for part in reversed(list(parts)):
             result = self._joined(part, result)
         return result
 
     def times(self, part: int, least: int, most: int | None) -> int:
-        """So many texts of `part`, one behind the other; None is any number."""
+        """So many texts of `part`, one after the other; None is any number."""
         if most == 0 or part in (self.nothing, self.empty):
             return self.nothing if part == self.nothing and least else self.empty
         least = 0 if self.has_empty(part) else least

@@ -131,7 +131,7 @@ class Rules:
     def in_order(self, parts: Sequence[tuple[str, bool]], after: str = '""') -> str:
         """Add a rule for `parts`, given as (expression, whether it is required), with commas between them.
 
-        Parts that are not required may be missing. `after` is the expression behind the last part.
+        Parts that are not required may be missing. `after` is the expression after the last part.
         """
         first = '""'
         for part, is_required in reversed(parts):

@@ -165,7 +165,7 @@ MAX_DIGITS = 15  # numbers of so many digits are told apart by float64, which ma
 _GRID = Decimal(1).scaleb(-MAX_DIGITS)  # all numbers are multiples of it
 _BEYOND = Decimal(10) ** (MAX_DIGITS + 1)  # no number that is written is as large
 _INTEGER = f"0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}}"
-# Of 15 digits together, most before the point or most behind it.
+# Of 15 digits together, most before the point or most after it.
 _DECIMAL = (
     rf"0(?:\.[0-9]{{1,{MAX_DIGITS}}})?|[1-9][0-9]{{0,3}}(?:\.[0-9]{{1,11}})?"
     r"|[1-9][0-9]{4,8}(?:\.[0-9]{1,6})?|[1-9][0-9]{9,14}"
@@ -213,7 +213,7 @@ def multiples_of(languages: Languages, divisor: Decimal) -> int | None:
 
 
 def _on_grid(bound: Bound, rounding: str) -> Bound:
-    """The same bound for all numbers that are written, with no more digits than they have behind the point."""
+    """The same bound for all numbers that are written, with no more digits than they have after the point."""
     number = max(min(bound[0], _BEYOND), -_BEYOND).quantize(_GRID, rounding, Context(prec=1000))
     return number, bound[1] and number == bound[0]
 
@@ -223,7 +223,7 @@ def _language(languages: Languages, expression: str) -> int:
 
 
 def _digits(bound: Decimal) -> tuple[str, str]:
-    """The digits before and behind the point."""
+    """The digits before and after the point."""
     whole, _, fraction = f"{bound:f}".partition(".")
     return whole, fraction.rstrip("0")
 

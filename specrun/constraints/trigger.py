@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Before the reasoning, in it, behind it, and where the grammar applies.
+# Before the reasoning, in it, after it, and where the grammar applies.
 _BEGINNING, _REASONING, _FREE, _BOUND = range(4)
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """Where a grammar begins to apply: behind `text`, or behind one of `others`, which end as it does."""
+    """Where a grammar begins to apply: after `text`, or after one of `others`, which end as it does."""
 
-    text: str  # if empty, the grammar applies at once, or directly behind the reasoning that the prompt began
+    text: str  # if empty, the grammar applies at once, or directly after the reasoning that the prompt began
     reasoning: tuple[str, str] | None = None  # the markers around reasoning at the beginning, where `text` is ignored
     is_open: bool = False  # whether the prompt ended within the reasoning
     others: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class TriggerReader:
         return (self._text or self._close)[-1]
 
     def after(self, progress: Progress, data: bytes) -> tuple[Progress, bytes]:
-        """The progress after further bytes, and the bytes that are behind the trigger, if it was reached."""
+        """The progress after further bytes, and the bytes that are after the trigger, if it was reached."""
         stage, data = progress.stage, progress.held + data
         if stage == _BEGINNING:
             begun = data.lstrip()

@@ -129,7 +129,7 @@ def _layer(gpu: int | None) -> dict[str, Any]:
 
 
 def _pass(settings: Any) -> tuple[Any, float, int]:
-    """float32[n_vocab] behind the prompt, milliseconds of the second of two passes, and layers not on the CPU."""
+    """float32[n_vocab] after the prompt, milliseconds of the second of two passes, and layers not on the CPU."""
     from specrun.catalog import embedded
     from specrun.llama import LlamaModel, library
     from specrun.llama.batch import committed_tokens

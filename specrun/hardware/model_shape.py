@@ -124,7 +124,7 @@ def gpu_activations(
 ) -> int:
     """Bytes per token in the compute buffer of a GPU: what llama.cpp allocates at the widest place of a layer.
 
-    That is the feed-forward layer with the state before and behind the norm, or in a mixture the output of each expert
+    That is the feed-forward layer with the state before and after the norm, or in a mixture the output of each expert
     that a token uses, twice. Without flash attention it may be the scores of all heads. llama.cpp's own numbers are
     within 10 % of these, together with weights and KV cache (`tests/gpu/test_memory.py`). The arguments are those of
     `activations`, and the experts of a layer.

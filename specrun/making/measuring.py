@@ -30,7 +30,7 @@ from specrun.speculation.tree import TokenTree
 from specrun.tuning.pass_timer import TargetTimer, rounds
 
 TEMPERATURE = 0.8  # the default of `specrun generate`
-_TOKENS, _MIN_TOKENS = 64, 8  # that the target writes behind each prompt
+_TOKENS, _MIN_TOKENS = 64, 8  # that the target writes after each prompt
 _KEPT = 256  # likeliest tokens kept per position; ignoring the others makes the overlap slightly too low
 _WRITING_SECONDS, _TIMING_SECONDS = 60.0, 5.0  # limits of the whole writing, and of the timing of a model
 _SIZES, _DRAFT_SIZES = (1, 2, 4, 8, 16, 32, 64), (1, 4, 16)  # tokens of the timed passes of target and draft
@@ -46,7 +46,7 @@ class Passage:
 
     n_vocab: int  # of the target
     prompt: list[int]  # token ids
-    written: list[int]  # token ids behind the prompt, n of them
+    written: list[int]  # token ids after the prompt, n of them
     tokens: NDArray[np.int64]  # [n, k], the target's k likeliest tokens at each position of `written`, the best first
     probabilities: NDArray[np.float64]  # [n, k], the target's probabilities of `tokens` at TEMPERATURE
 
@@ -168,14 +168,14 @@ def _place(model: Model) -> tuple[int, int]:
 
 
 def _costs(context: TargetContext, text: Sequence[int], sizes: Sequence[int], run: Run) -> CostTable:
-    """The times of a model's passes over these numbers of tokens, behind the beginning of a text."""
+    """The times of a model's passes over these numbers of tokens, after the beginning of a text."""
     run.show("timing")
     timings = rounds(TargetTimer(context, text), _CTX, sizes, _ROUNDS, run.stage(_TIMING_SECONDS))
     return CostTable(timings.pass_times())
 
 
 def _written(model: Model, prompt: list[int], count: int, run: Run, label: str) -> Passage:
-    """Let the target write at most `count` tokens behind a prompt, fewer if it ends its text."""
+    """Let the target write at most `count` tokens after a prompt, fewer if it ends its text."""
     target = model.engine.target
     sampler = Sampler(SamplingParameters(temperature=TEMPERATURE), target.n_vocab)
     target.set_prompt(prompt)

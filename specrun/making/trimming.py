@@ -150,7 +150,7 @@ def _values(file: GgufFile, tokens: TokenIds) -> Iterator[tuple[str, bytes]]:
 
 
 def _described(tensor: TensorInfo, offset: int, n_tokens: int) -> tuple[bytes, int]:
-    """A tensor as the header describes it at `offset` behind the header, and its bytes."""
+    """A tensor as the header describes it at `offset` after the header, and its bytes."""
     from gguf import GGMLQuantizationType
 
     is_cut = tensor.name in _CUT

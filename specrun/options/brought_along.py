@@ -22,7 +22,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 
 # Options of other tools that have none here -> what to do instead.
 ELSEWHERE: dict[str, str] = {
-    "--hf-file": "the file is named behind its repository: --target org/repo/file.gguf",
+    "--hf-file": "the file is named after its repository: --target org/repo/file.gguf",
     "--model-url": "--target takes an address of the Hugging Face hub",
     "--mlock": "--load-mode mlock keeps weights in memory",
     "--no-mmap": "--load-mode none reads weights into memory",

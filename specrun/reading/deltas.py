@@ -109,7 +109,7 @@ class Reader:
     def _tell_until(self, tell: Callable[[str], list[Delta]], *markers: str) -> Generator[Delta | None, None, bool]:
         """Tell the text before the first of `markers`, without the blanks in front of it, or all but the last blanks.
 
-        Returns whether there was a marker. It is held then, behind its blanks.
+        Returns whether there was a marker. It is held then, after its blanks.
         """
         while True:
             at = min((at for at in map(self._held.find, markers) if at >= 0), default=None)

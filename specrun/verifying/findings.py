@@ -28,7 +28,7 @@ class Divergence:
     # one text only ends earlier.
     gap: float | None
     explained: float  # largest gap that batched arithmetic explains; 0 where passes are bit-exact
-    plain: str  # the plain text around it, some tokens before and behind
+    plain: str  # the plain text around it, some tokens before and after
     speculated: str  # the same of the text with speculation
 
     @property

@@ -27,7 +27,7 @@ from specrun.speculation.tree import TokenTree, n_in_order
 from specrun.verifying.findings import Divergence, Finding, SeedTest
 
 TREE = SPECEXEC.plan(16, 8)  # drafts in every pass, which `auto` does not do where that does not pay
-_AROUND = 8  # tokens before and behind a divergence that are shown
+_AROUND = 8  # tokens before and after a divergence that are shown
 _COMPARED_ROWS = 16  # of the tokens up to a divergence; chosen by hand
 _LIKELIEST = 4  # tokens whose logits are compared, too; chosen by hand
 _MOST_SIZES = 6  # sizes of passes that are compared where texts part; chosen by hand
@@ -172,7 +172,7 @@ def _some(sizes: Sequence[int]) -> list[int]:
     return [found[round(i * step)] for i in range(_MOST_SIZES)]
 
 
-_N_TOKENS = 2  # of a beginning: the second token is drafted behind a drafted token
+_N_TOKENS = 2  # of a beginning: the second token is drafted after a drafted token
 _N_WRITTEN = _N_TOKENS + 1  # so that the first pass drafts as many levels as a beginning has tokens
 _LEAST_EXPECTED = 5  # seeds that must begin with a token for what follows it to be told apart
 

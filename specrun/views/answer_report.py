@@ -123,7 +123,7 @@ class Notices:
         self._before = [model.threads_notice] if model.threads_notice else []  # said when the model was loaded
 
     def after(self, completion: Completion, answer: str) -> list[str]:
-        """The sentences behind an answer. answer: the completion's text without what the model thought."""
+        """The sentences after an answer. answer: the completion's text without what the model thought."""
         from specrun.speculation.controllers.auto import Auto
 
         of_system = self._session.system_notice if self._session else None

@@ -199,7 +199,7 @@ def finished_blocks(text: str) -> int:
 
 
 def _rendered(console: Console, options: ConsoleOptions, text: str) -> list[list[Segment]]:
-    """The lines of a Markdown text, without empty ones before and behind it."""
+    """The lines of a Markdown text, without empty ones before and after it."""
     lines = console.render_lines(MarkdownText(text.strip("\n") + "\n"), options, pad=False)
     # Letters can be seen, and the background of code.
     seen = [any(s.text.strip() or (s.style and s.style.bgcolor) for s in line) for line in lines]

@@ -106,7 +106,7 @@ def _whole_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def _backslash(state: StateInline, silent: bool) -> bool:
-    """The rule of backslashes, which are text, as is the mark behind one."""
+    """The rule of backslashes, which are text, as is the mark after one."""
     if state.src[state.pos] != "\\":
         return False
     end = state.pos + (1 if state.src[state.pos + 1 : state.pos + 2].isspace() else 2)
@@ -169,7 +169,7 @@ def _image(state: StateInline, silent: bool) -> bool:
 
 
 def _drawable(tokens: Iterable[Token]) -> Iterator[Token]:
-    """The tokens of a text as rich draws them here: links with their addresses behind them, lines as lines."""
+    """The tokens of a text as rich draws them here: links with their addresses after them, lines as lines."""
     for token in tokens:
         if token.type == "softbreak":
             yield Token("hardbreak", "br", 0)
@@ -205,7 +205,7 @@ class _Paragraph(Paragraph):
 
 
 class _Code(CodeBlock):
-    """Code below what is written behind the fence, which may be more than a language."""
+    """Code below what is written after the fence, which may be more than a language."""
 
     info = ""
 

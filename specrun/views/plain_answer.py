@@ -59,7 +59,7 @@ class PlainAnswer:
 def show_plain(
     console: Console, notes: Console, deltas: Iterable[Delta], completion: Completion, shows_thinking: bool
 ) -> None:
-    """Write an answer in a chat as it comes, and an empty line behind it."""
+    """Write an answer in a chat as it comes, and an empty line after it."""
     del completion  # whose speed is not shown meanwhile
     answer = PlainAnswer(console, notes, shows_thinking)
     for delta in deltas:

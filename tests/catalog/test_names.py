@@ -67,6 +67,14 @@ def test_a_repository_and_a_file_of_one(
     assert name.file == (name.entry.file if file == "*" and name.entry else file)
 
 
+def test_blanks_and_quotes_around_a_pasted_name_are_no_part_of_it(tmp_path: Path) -> None:
+    for text in (" qwen-14b", "qwen-14b \t", '"qwen-14b"', "'qwen-14b' "):
+        assert hub_name(text) == hub_name("qwen-14b")
+    assert parse(f"'{tmp_path}/a model.gguf' ") == tmp_path / "a model.gguf"
+    (file := tmp_path / "ends with a blank.gguf ").touch()
+    assert parse(str(file)) == file
+
+
 @pytest.mark.parametrize(
     ("page", "revision"),
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from specrun.catalog import embedded
 from tests.conftest import Specrun, SpecrunHere
 
 WRITE = ["generate", "def f(x):\n", "-n", "24", "--temp", "0.8", "--json"]
@@ -44,6 +45,9 @@ def test_the_embedded_target_has_drafts_by_name(here: SpecrunHere) -> None:
     for draft in ([], ["--draft", "eagle3"]):
         here(*WRITE, *draft, "--method", "dflash").assert_fails(4, "--method dflash needs a DFlash head")
     here(*WRITE, "--draft", "other").assert_fails(2, "--draft needs a target", "--target")
+    here(*WRITE, "-m", "embedded", "--draft", "none.gguf").assert_fails(3, "none.gguf: no such file")
+    written = json.loads(here(*WRITE, "-m", "embedded", "--draft", embedded.HEAD, "--speculate", "tree").stdout)
+    assert written["token_ids"] == off["token_ids"]
 
 
 @pytest.mark.slow

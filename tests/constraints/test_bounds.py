@@ -52,3 +52,14 @@ def test_a_long_text_is_looked_at_in_one_go(sign: str) -> None:
             check_bounds(text)
     else:
         check_bounds(text)
+
+
+@pytest.mark.parametrize("members", ["z-a", "^z-a", "a-z9-0", r"\x41-\x40", r"\]-\[", "\u00e9-a"])
+def test_a_range_without_a_character_is_refused_with_its_line(members: str) -> None:
+    with pytest.raises(UsageError, match=r"range .* \(line 2\); swap its ends"):
+        check_bounds(f'root ::= "[z-a]" # [z-a]\n  [{members}]')
+
+
+@pytest.mark.parametrize("members", ["a-z", "a-", "-a", "^-a", "a-a", r"\[-\]", r"\t-\n", "z-", "a-z-"])
+def test_other_classes_are_taken(members: str) -> None:
+    check_bounds(f"root ::= [{members}]")

@@ -167,6 +167,10 @@ def test_a_stop_text_that_no_text_can_have_is_refused(here: SpecrunHere, script:
         here("generate", "x", "-m", script, "--stop", typed).assert_fails(2, "--stop is not UTF-8")
 
 
+def test_a_stop_text_that_is_empty_is_refused(here: SpecrunHere, script: Path) -> None:
+    here("generate", "x", "-m", script, "--stop", "").assert_fails(2, "--stop is an empty text", "leave it out")
+
+
 def test_only_the_seed_and_the_temperature_have_defaults_of_their_own() -> None:
     defaults = SamplingParameters()
     assert sampling_parameters(TokenOptions(), 0.8) == make_request(SamplingOptions()).sampling == defaults

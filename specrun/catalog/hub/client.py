@@ -59,7 +59,7 @@ def _begin(content_range: str | None, offset: int, status: int) -> int | None:
     """Where the bytes of an answer begin, by its header `bytes BEGIN-END/ALL`; None for an answer with all bytes.
 
     The status alone does not tell: some hubs answer 200 with a part, and caches begin at a block. Raises RefusedError
-    for what begins behind `offset`.
+    for what begins after `offset`.
     """
     if not (found := re.match(r"bytes (\d+)-", content_range or "")):
         return offset if status == _PART else None

@@ -89,7 +89,7 @@ def check_exact_types(settings: LlamaSettings) -> str | None:
     """Compare passes of several sizes on both sides of each boundary, with the cache types of exact passes."""
     for boundary, groups in _groups(_EXACT.over(settings)).items():
         if len(groups) > 1:
-            return f"passes of different sizes gave other logits behind {boundary} tokens"
+            return f"passes of different sizes gave other logits after {boundary} tokens"
     return None
 
 
@@ -98,7 +98,7 @@ def check_boundaries(settings: LlamaSettings) -> str | None:
     found = _groups(LlamaSettings(type_k="f16", type_v="f16", flash_attn="on").over(settings))
     other = [boundary for boundary in found if found[boundary] != found[_MEASURED_AT]]
     if other:
-        return f"attention behind {other[0]} tokens depends otherwise on the size of a pass than behind {_MEASURED_AT}"
+        return f"attention after {other[0]} tokens depends otherwise on the size of a pass than after {_MEASURED_AT}"
     return None
 
 

@@ -55,7 +55,7 @@ EXACT_TYPES = Fact(
 )
 BOUNDARIES = Fact(
     "kernels of attention",
-    "sizes of passes that give a token the same bits behind 768 cells do so behind any number of cells",
+    "sizes of passes that give a token the same bits after 768 cells do so after any number of cells",
     "--exact decodes plainly",
     bits.check_boundaries,
 )
@@ -92,7 +92,7 @@ LAYERS_IN_TURN = Fact(
 
 EMBEDDINGS = Fact(
     "embeddings in place of tokens",
-    "a pass over embeddings computes what a pass over their tokens does, and nothing is read behind the last tensor",
+    "a pass over embeddings computes what a pass over their tokens does, and nothing is read after the last tensor",
     "trimmed drafts cannot draft",
     bits.check_embeddings,
 )

@@ -40,7 +40,7 @@ def loaded(
     """Write and load a model. kind: type of its matrices, `F32`, `Q8_0` or `Q4_K`.
 
     is_random: whether they hold random weights; else they hold zeros, so that all K and V are zeros too.
-    behind: what the file has behind the last tensor.
+    behind: what the file has after the last tensor.
     """
     with tempfile.TemporaryDirectory() as folder:
         # K-quants need multiples of 256: the width, and the numbers of all heads together.

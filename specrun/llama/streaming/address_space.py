@@ -27,7 +27,7 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class CannotStreamError(Exception):
-    """This system, file or model cannot be streamed; `str(error)` is the reason, as it stands behind "because"."""
+    """This system, file or model cannot be streamed; `str(error)` is the reason, as it stands after "because"."""
 
 
 def check_system() -> None:
@@ -148,7 +148,7 @@ def nameless_file() -> int:
 
 
 def resize(descriptor: int, n_bytes: int) -> None:
-    """Take all the memory of such a file at once, or give back what lies behind its first bytes. Raises OSError."""
+    """Take all the memory of such a file at once, or give back what lies after its first bytes. Raises OSError."""
     os.ftruncate(descriptor, n_bytes)
     if error := libc().posix_fallocate(descriptor, 0, n_bytes):
         raise OSError(error, os.strerror(error))

@@ -17,7 +17,7 @@ from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.ring import Ring
 from specrun.llama.weight_orders import Tensor
 
-_LAYER_OUTPUT = b"l_out-"  # what llama.cpp calls the last tensor of a layer, with the layer's index behind it
+_LAYER_OUTPUT = b"l_out-"  # what llama.cpp calls the last tensor of a layer, with the layer's index after it
 _LOGITS = b"result_output"  # and the last tensor of a pass
 _RANKING = b"ffn_moe_argsort-"  # and a layer's experts in the order of their scores, best first
 _PRODUCTS = (b"ffn_moe_up-", b"ffn_moe_gate-", b"ffn_moe_gate_up-")  # and the first products with chosen experts
@@ -87,7 +87,7 @@ class Gate(ABC):
 class LayerGate(Gate):
     """Waits for layers that take turns in a ring.
 
-    llama.cpp asks before every operation whether it shall stop behind it; the answer is yes for the outputs of layers.
+    llama.cpp asks before every operation whether it shall stop after it; the answer is yes for the outputs of layers.
     So it computes layer by layer: it asks for all operations of a layer, computes them, says that the layer is done.
     While the gate has no ring it lets everything pass, and only notes the layers.
 

@@ -47,9 +47,9 @@ class SlotMemory:
         return len(self.mapping)
 
     def resize(self, n_bytes: int) -> None:
-        """Take more of the system's memory, or give back what lies behind the first `n_bytes`.
+        """Take more of the system's memory, or give back what lies after the first `n_bytes`.
 
-        `mapping` is another object then. What is shown elsewhere stays, and must not be looked at behind the end.
+        `mapping` is another object then. What is shown elsewhere stays, and must not be looked at after the end.
         Raises CannotStreamError if there is no such memory.
         """
         before = self.mapping

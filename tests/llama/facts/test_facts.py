@@ -79,7 +79,7 @@ def test_sizes_that_change_bits_are_not_exact_by_default(monkeypatch: pytest.Mon
     assert not default_settings.keeps_bits(embedded.TARGET)
     assert (
         "texts are exact up to near-ties unless --exact is given, because passes of different sizes gave other logits "
-        "behind 1280 tokens"
+        "after 1280 tokens"
     ) in notices(options())
 
 

@@ -125,7 +125,7 @@ def test_what_files_say(files: tuple[Path, Path], tmp_path: Path) -> None:
     check_head(target, file, head)
     assert kv_bytes_per_token(file) == (0, 0)
     shown = dict(lines(facts(NamedModel("assistant", file.path))))
-    assert shown["drafts for"] == "targets 64 wide, by the states behind their last layer and their KV cache"
+    assert shown["drafts for"] == "targets 64 wide, by the states after their last layer and their KV cache"
     with pytest.raises(ModelFileError, match="is a Gemma 4 assistant, which writes nothing by itself"):
         check_no_head(file)
     llama = GgufFile.read(random_llama(tmp_path / "llama.gguf"))
