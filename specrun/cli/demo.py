@@ -36,8 +36,7 @@ def demo(
         return
     from specrun.catalog.entries import catalog
     from specrun.cli.opening import opened
-    from specrun.demo.comparison import N_DRAFTED, Comparison
-    from specrun.demo.outlook import Outlook
+    from specrun.demo.comparison import N_DRAFTED, Comparison, Outlook
     from specrun.hardware.memory import Memory
     from specrun.long_run import Run
     from specrun.views import demo_view

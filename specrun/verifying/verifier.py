@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TypeAlias
@@ -16,7 +16,9 @@ from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.statistics import Pass
-from specrun.llama import rounding
+from specrun.llama.context import Logits
+from specrun.llama.invariance import tree_along, true_path
+from specrun.llama.target import TargetContext
 from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters, near_ties
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
@@ -135,7 +137,7 @@ class Verifier:
         if at < min(len(plain.tokens), len(text.tokens)):
             target = self.model.engine.target
             written = plain.tokens[: at + 1]
-            rows = rounding.rows_behind(target, prompt, written, rounding.PLAIN, min(len(written), _COMPARED_ROWS))
+            rows = rows_after(target, prompt, written, PLAIN, min(len(written), _COMPARED_ROWS))
             sampler = Sampler(sampling, target.n_vocab)
             recent = sampler.recent([*prompt, *plain.tokens[:at]])
             gap = near_ties.gap(sampler, rows[-1], len(prompt) + at, recent, plain.tokens[at], text.tokens[at])
@@ -144,7 +146,7 @@ class Verifier:
                 scale = max(sampling.repeat_penalty, 1 / sampling.repeat_penalty) / (sampling.temperature or 1.0)
                 # A filter may compare the two with the likeliest tokens, which also tell more of few positions.
                 tokens = [plain.tokens[at], text.tokens[at], *np.argpartition(rows[-1], -_LIKELIEST)[-_LIKELIEST:]]
-                for batched in rounding.rows_of_sizes(target, prompt, written, len(rows), _some(text.sizes)):
+                for batched in rows_of_sizes(target, prompt, written, len(rows), _some(text.sizes)):
                     if sampler.sample(batched[-1], len(prompt) + at, recent) == text.tokens[at]:
                         explained = max(explained, gap)
                     moved = batched[:, tokens] - rows[:, tokens]
@@ -165,7 +167,7 @@ def _first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | Non
 
 def _some(sizes: Sequence[int]) -> list[int]:
     """At most `_MOST_SIZES` of the sizes above a plain pass's, the smallest and the largest among them."""
-    found = sorted({size for size in sizes if size > rounding.PLAIN})
+    found = sorted({size for size in sizes if size > PLAIN})
     if len(found) <= _MOST_SIZES:
         return found
     step = (len(found) - 1) / (_MOST_SIZES - 1)
@@ -234,3 +236,49 @@ def seed_test(
     observed = [counts[beginning] for beginning in expected]
     shares = (*(n_seeds * share for share in expected.values()), 0.0)
     return SeedTest((*observed, n_seeds - sum(observed)), shares), passes
+
+
+PLAIN = 1  # tokens of a pass of plain decoding
+
+
+def rows_after(target: TargetContext, prompt: Sequence[int], written: Sequence[int], size: int, n_rows: int) -> Logits:
+    """float32[n_rows, n_vocab]: the logits that predict the last `n_rows` tokens of `written`.
+
+    The written tokens are scored and committed in passes of `size` tokens, so that the cache, too, holds what such
+    passes leave: passes over one token as in plain decoding, larger ones over chains and trees in turn. What the cache
+    already holds of the prompt is not read again, so it must have been read as a prompt. n_rows: at most the written
+    tokens.
+    """
+    text = [*prompt, *written]
+    # Passes that go beyond the end still have their size: they are filled with tokens that were written before.
+    filled = [*text, *(written[i % len(written)] for i in range(size))]
+    rows = np.empty((n_rows, target.n_vocab), np.float32)
+    first = len(text) - n_rows  # the token that the first row predicts
+    target.set_prompt(list(prompt))
+    for n_passes in range(len(written)):
+        root = len(target.tokens) - 1
+        if root >= len(text) - 1:
+            break
+        count = max(min(size - target.n_pending, target.room()), 1)
+        # A tree has a second leaf path, which a context that was made for chains cannot hold.
+        is_chain = n_passes % 2 == 0 or target.max_leaves < 2
+        tree = TokenTree.root_only(text[root]) if count == 1 else tree_along(filled[root : root + count], is_chain)
+        path = true_path(tree)[: len(text) - 1 - root]
+        found = target.score(tree)[path]
+        begin = max(first - root - 1, 0)  # rows before it are not wanted
+        if begin < len(path):
+            at = root + 1 + begin - first
+            rows[at : at + len(path) - begin] = found[begin:]
+        target.commit(tree, path, text[root + len(path)])
+    return rows
+
+
+def rows_of_sizes(
+    target: TargetContext, prompt: Sequence[int], written: Sequence[int], n_rows: int, sizes: Iterable[int]
+) -> Iterator[Logits]:
+    """What `rows_after` gives for passes of each size, but that of the written tokens only the last 2 `n_rows` are
+    decoded in such passes, and those before count as the prompt.
+    """
+    begin = max(len(written) - 2 * n_rows, 0)
+    for size in sizes:
+        yield rows_after(target, [*prompt, *written[:begin]], written[begin:], size, n_rows)

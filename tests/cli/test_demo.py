@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from specrun.demo import wide_pair
-from specrun.demo.outlook import ASKED
+from specrun.demo.comparison import ASKED
 from tests.conftest import SpecrunHere
 from tests.demo.conftest import small
 

@@ -10,8 +10,7 @@ import pytest
 import specrun
 from specrun.catalog.entries import catalog
 from specrun.demo import wide_pair
-from specrun.demo.comparison import N_DRAFTED, Comparison
-from specrun.demo.outlook import ASKED, Outlook
+from specrun.demo.comparison import ASKED, N_DRAFTED, Comparison, Outlook
 from specrun.engine.model import Model
 from specrun.views import demo_view
 
