@@ -124,7 +124,11 @@ def test_schemas_that_cannot_be_used(here: SpecrunHere, tmp_path: Path, text: st
 
 def test_grammars_that_cannot_be_used(here: SpecrunHere, tmp_path: Path) -> None:
     file = tmp_path / "bad.gbnf"
-    for text, part in (("", "empty"), ('root ::= "a" |\nx = 1\n', "(line 2)"), ("root ::= [z-a]", "[z-a] (line 1)")):
+    for text, part in (
+        ("", "empty"),
+        ('root ::= "a" |\nx = 1\n', "(line 2)"),
+        ("root ::= [z-a]", "range z-a (line 1)"),
+    ):
         file.write_text(text)
         here("generate", "x", "-m", tmp_path / "no.gguf", "--grammar", file).assert_fails(
             USAGE_ERROR, f"{file}: ", part
