@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -13,9 +13,13 @@ import numpy as np
 from machines.tables import Machine
 from specrun import clock
 from specrun.engine import model as engine_model
+from specrun.llama.batch import Batch
+from specrun.llama.context import Logits
+from specrun.llama.lane_cells import CellLedger, LaneCells
 
 TARGET_NAME, DRAFT_NAME = "specrun demo target", "simulated draft"  # `general.name` in the files
 STEP_MS = 0.3  # of specrun's own work in a pass
+_DECODE_LANES = CellLedger.decode
 
 
 class SimulatedClock:
@@ -31,6 +35,7 @@ class SimulatedClock:
         self._machine, self._noise, self._drift = machine, noise, drift
         self._rng = np.random.default_rng(seed)
         self._decode = llama_cpp.llama_decode
+        self._ctx: int | None = None  # tokens in the cache before a pass over several texts
 
     def now(self) -> float:
         return self.seconds
@@ -43,12 +48,21 @@ class SimulatedClock:
         name = _name(llama_cpp.llama_get_model(context))
         if name in (TARGET_NAME, DRAFT_NAME):
             is_draft = name == DRAFT_NAME
-            ctx = int(batch.pos[0]) if batch.n_tokens else 0
+            ctx = int(batch.pos[0]) if is_draft or self._ctx is None else self._ctx
             ms = self._machine.ms(int(batch.n_tokens), ctx, is_draft)
             ms *= float(np.exp(self._noise * self._rng.standard_normal())) * (1 + self._drift * self.seconds / 60)
             self.seconds += (ms + (0.0 if is_draft else STEP_MS)) / 1e3
             self.passes.append((int(batch.n_tokens), ctx, is_draft))
         return code
+
+    def decode_lanes(self, ledger: CellLedger, batch: Batch, shares: Sequence[tuple[LaneCells, int]]) -> Logits:
+        """A pass over several texts, each of which has tokens of its own in the cache."""
+        firsts = np.cumsum([0, *(n for _, n in shares)])[:-1]
+        self._ctx = int(batch.positions[firsts].sum())
+        try:
+            return _DECODE_LANES(ledger, batch, shares)
+        finally:
+            self._ctx = None
 
 
 def _name(model: int | None) -> str:
@@ -65,6 +79,7 @@ def simulated(machine: Machine, noise: float = 0.0, drift: float = 0.0) -> Itera
     with (
         patch.object(clock, "now", simulation.now),
         patch.object(llama_cpp, "llama_decode", simulation.decode),
+        patch.object(CellLedger, "decode", lambda *given: simulation.decode_lanes(*given)),
         patch.object(engine_model, "first_guesses", lambda _options: machine.guesses),
     ):
         yield simulation

@@ -55,17 +55,21 @@ class _Kept:
 
 
 class AnswersFile:
-    """The answers in a file, as `many_prompts.Answers`. Use it in a `with` statement.
+    """The answers in a file, as `many_prompts.Answers`. Use it in a `with` statement, which needs no loaded model.
 
-    run: the digest of what else the answers depend on. note: called with a sentence for the user.
+    run: the digest of what else the answers depend on, as soon as it is known (`made_with`). Before, only prompts are
+    compared.
+    note: called with a sentence for the user.
     Raises UsageError for a file that is something else, and for one that another process writes.
     """
 
-    def __init__(self, path: Path, run: str, note: Callable[[str], None]) -> None:
+    run: str | None = None
+
+    def __init__(self, path: Path, note: Callable[[str], None]) -> None:
         if path.exists() and not path.is_file():
             raise UsageError(f"{path} is no regular file; name another --output")
         path = Path(os.path.realpath(path))  # by whatever name, it has one lock
-        self._path, self._run, self._note = path, run, note
+        self._path, self._note = path, note
         self._kept: dict[str, _Kept] = {}  # by the id, as JSON
         self._seen: dict[str, int] = {}  # ids that came in this run, and the number of their lines
         self._goes_on = False  # whether any line was left out
@@ -75,7 +79,8 @@ class AnswersFile:
         try:
             self._lock.acquire(timeout=0)
             self._size = self._read()
-            self._file = self._path.open("r+b" if self._path.exists() else "w+b", buffering=0)
+            self._is_new = not self._path.exists()
+            self._file = self._path.open("w+b" if self._is_new else "r+b", buffering=0)
             self._file.truncate(self._size)
             self._file.seek(self._size)
         except Timeout as error:
@@ -93,6 +98,8 @@ class AnswersFile:
         try:
             if kind is None:
                 self._put_in_order()
+            elif self._is_new and not self._size:
+                self._path.unlink(missing_ok=True)
         finally:
             self._release()
 
@@ -133,8 +140,10 @@ class AnswersFile:
         if kept is None or kept.is_failed:
             return False
         made_from = self._made_from(line)
+        is_same = kept.made_from[:1] == made_from[:1]
+        if self.run is None and is_same:
+            return True
         if kept.made_from != made_from:
-            is_same = kept.made_from[:1] == made_from[:1]
             what = "written with other options or by another model" if is_same else "to another prompt"
             raise UsageError(
                 f"{self._path} has an answer with the id {name} already, {what}; name another --output, or delete it"
@@ -173,7 +182,7 @@ class AnswersFile:
         return kept is not None and not kept.is_failed and self._seen.setdefault(_name(line.id), number) is not None
 
     def _made_from(self, line: PromptLine) -> list[str]:
-        return [digest(line.prompt), self._run]
+        return [digest(line.prompt), self.run or ""]
 
     def _put_in_order(self) -> None:
         """Put the answers into the order of their lines, without failures that were made good. Others come last."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,9 +19,10 @@ from specrun.options.speculation_options import SpeculationOptions
 from specrun.views import answer_report, output
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from specrun.cli.many_prompts import Lines
+    from specrun.cli.answers_file import AnswersFile
+    from specrun.cli.many_prompts import Lines, Printed
     from specrun.cli.prompt_input import PromptLine
     from specrun.engine.model import Model
     from specrun.engine.request import Request
@@ -87,7 +89,7 @@ def generate(
     given = given and typed(given, "the prompt", PromptError)
     from specrun.cli import prompt_input
     from specrun.cli.opening import opened
-    from specrun.engine.many import Crowd
+    from specrun.engine.many import Crowd, usual_bytes
     from specrun.engine.request import make_request
     from specrun.llama import chat_template
 
@@ -108,10 +110,9 @@ def generate(
         if given and known == []:
             raise PromptError("the argument stands before each prompt, and there is no line; give lines on stdin or -f")
         if n != 1:
-            sizes = [len(line.prompt.encode(errors="replace")) for line in known or ()]
-            mean = sum(sizes) // len(sizes) if sizes else _USUAL_BYTES
-            mean += len(form.system or "")
-            crowd = Crowd(None if known is None else len(known), mean, request.max_tokens, n)
+            sizes = [len(line.prompt.encode(errors="replace")) for line in known or () if not line.error]
+            usual = usual_bytes(sizes, _USUAL_BYTES) + len((form.system or "").encode(errors="replace"))
+            crowd = Crowd(None if known is None else len(known), usual, request.max_tokens, n)
     else:
         _check_alone(form)
         prompt = prompt_input.read_text(given, form.file or [])
@@ -126,13 +127,16 @@ def generate(
     if keeps is None:  # what a program pipes in as it is may be anything, and is seldom asked twice
         keeps = not (form.jsonl or (form.raw and prompt_input.is_piped()))
     further: dict[str, Any] = {"is_fixed": True, "crowd": crowd, "keeps_prompts": keeps}
-    with opened(models, speculation, machine, sampling.temp, **further) as model:
+    with ExitStack() as stack:
+        # What is wrong with the file of answers is told before the model is loaded.
+        answers = stack.enter_context(_answers(form, known)) if form.jsonl else None
+        model = stack.enter_context(opened(models, speculation, machine, sampling.temp, **further))
         output.hint(f"plan: {answer_report.plan_words(model.plans.at(sampling.temp), sampling.temp)}")
         if model.llama_model.chat_template is None and not form.raw:
             output.note("the model has no chat template, so the prompt is continued as it is; see --chat-template")
         writer = answer_report.AnswerWriter(model, request, form.raw, form.system, form.think, form.stats)
-        if form.jsonl:
-            return _write_lines(model, writer, lines, known, request, form)
+        if answers:
+            return _write_lines(model, writer, lines, known, request, form, answers)
         return writer.write_object(prompt) if form.json else writer.write_text(prompt)
 
 
@@ -158,6 +162,17 @@ def _check_alone(form: FormOptions) -> None:
             raise UsageError(f"{name} is for many prompts; give them as lines of JSON with --jsonl")
 
 
+@contextmanager
+def _answers(form: FormOptions, known: Sequence[PromptLine] | None) -> Iterator[AnswersFile | Printed]:
+    """Where the answers go: a file, which is read and taken, or stdout."""
+    from specrun.cli.answers_file import AnswersFile
+    from specrun.cli.many_prompts import Printed, check_known
+
+    with AnswersFile(form.output, output.note) if form.output else Printed(form.as_ready) as answers:
+        check_known(known, answers)
+        yield answers
+
+
 def _write_lines(
     model: Model,
     writer: answer_report.AnswerWriter,
@@ -165,14 +180,13 @@ def _write_lines(
     known: Sequence[PromptLine] | None,
     request: Request,
     form: FormOptions,
+    answers: AnswersFile | Printed,
 ) -> int:
     """Write one JSON object for each line, to stdout or a file."""
     from specrun.cli.answers_file import AnswersFile, made_with
-    from specrun.cli.many_prompts import Printed, write_lines
+    from specrun.cli.many_prompts import write_lines
 
-    if form.output is None:
-        with Printed(form.as_ready) as printed:
-            return write_lines(model, writer, lines, known, printed, not output.stdout.is_terminal)
-    run = made_with(model, request, form.raw, form.system, form.think == "off")
-    with AnswersFile(form.output, run, output.note) as file:
-        return write_lines(model, writer, lines, known, file, True)
+    if isinstance(answers, AnswersFile):
+        answers.run = made_with(model, request, form.raw, form.system, form.think == "off")
+    is_shown = form.output is not None or not output.stdout.is_terminal
+    return write_lines(model, writer, lines, known, answers, is_shown)

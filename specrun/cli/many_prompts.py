@@ -198,6 +198,13 @@ class _Asking:
         return rate_text(self.n_tokens / self._seconds)
 
 
+def check_known(known: Sequence[PromptLine] | None, answers: Answers) -> None:
+    """Raise UsageError, before anything is written, for what the answers refuse. known: all lines; None for unknown."""
+    for number, line in enumerate(known or ()):
+        if not line.error:
+            answers.has(number, line)
+
+
 def write_lines(
     model: Model,
     writer: AnswerWriter,
@@ -210,9 +217,7 @@ def write_lines(
 
     known: all lines; None if more may come. is_shown: whether progress may be drawn on the terminal.
     """
-    for number, line in enumerate(known or ()):
-        if not line.error:
-            answers.has(number, line)  # what it refuses is told before anything is written
+    check_known(known, answers)
     asking = _Asking(lines, writer, answers, None if known is None else len(known))
     shown = output.activity(asking.progress) if is_shown else nullcontext()
     with InterruptFlag() as interrupted, shown:

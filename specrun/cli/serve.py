@@ -77,11 +77,11 @@ def serve(
     """
     from specrun.cli.choosing import target_of
     from specrun.cli.opening import opened
+    from specrun.engine.conversations import Conversations
     from specrun.engine.request import make_request
     from specrun.hardware.memory import Memory
     from specrun.llama import chat_template
     from specrun.serving.app import make_app
-    from specrun.serving.conversations import Conversations
     from specrun.serving.http_server import HttpServer, chat_url, listening_socket, url
     from specrun.serving.job import JobQueue
     from specrun.serving.prompts import Prompts

@@ -17,7 +17,7 @@ from specrun.sampling import NO_TOKEN, Constraint, Sampler
 from specrun.sampling.sampler import TokenLogprob, logprob
 from specrun.speculation.accept import Accepted, accept
 from specrun.speculation.controllers.chooser import PlanChooser
-from specrun.speculation.drafter import Draft, DraftLimits
+from specrun.speculation.drafter import Draft, Drafter, DraftLimits
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.guide import Guide
@@ -104,8 +104,14 @@ class Generation:
         statistics.prefill_seconds = clock.now() - self._started
         self._clock = Clock(self.engine)
 
-    def draft(self, plan: Plan, budget: int | None = None, guide: Guide | None = None) -> Turn:
-        """This text's part in the next step, with the tree that `plan` drafts.
+    def draft(self, plan: Plan) -> Turn:
+        """This text's part in the next step, with the tree that `plan` drafts where the text is alone."""
+        turn = self.turn(plan)
+        turn.grow()
+        return turn
+
+    def turn(self, plan: Plan, budget: int | None = None, guide: Guide | None = None) -> Turn:
+        """The same, but the tree, of which there is only the root, is still to be grown.
 
         budget: most nodes, where other texts share the pass; None where the text is alone.
         guide: pass times of a shared pass; None for those of the text alone.
@@ -127,10 +133,8 @@ class Generation:
         has_room = limits.depth >= 1 and limits.budget >= 2
         # The end of a prompt may wait for the first pass, which then also gives a head the states that it lacks.
         can_draft = has_room and (self.target.has_states or not plan.method.needs_draft)
-        drafter = drafting.drafter() if can_draft else None
-        tokens = self.target.tokens
-        turn = Turn(self, drafting, limits, sources)
-        turn.draft = drafter.draft(tokens, limits) if drafter else Draft(TokenTree.root_only(tokens[-1]))
+        turn = Turn(self, drafting, limits, sources, drafting.drafter() if can_draft else None)
+        turn.draft = Draft(TokenTree.root_only(self.target.tokens[-1]))
         turn.draft_seconds = clock.now() - started
         return turn
 
@@ -202,6 +206,7 @@ class Turn:
     drafting: Drafting  # what its tree is drafted from
     limits: DraftLimits
     sources: SourceSet | None  # the draft sources in use
+    drafter: Drafter | None = None  # None where nothing is drafted
     draft_seconds: float = 0.0
     draft: Draft = field(init=False)
     rows: Logits = field(init=False)  # float32[len(tree), n_vocab], the target's, which the next pass overwrites
@@ -211,6 +216,13 @@ class Turn:
     def n_tokens(self) -> int:
         """Tokens that the pass has of this text, without padding."""
         return self.limits.pending + len(self.draft.tree)
+
+    def grow(self) -> None:
+        """Grow the tree, in draft passes of its own."""
+        if self.drafter:
+            started = clock.now()
+            self.draft = self.drafter.draft(self.text.target.tokens, self.limits)
+            self.draft_seconds += clock.now() - started
 
     def keep_nodes(self, n: int) -> None:
         """Keep the `n` likeliest nodes of the tree, root included."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import kv_bytes_per_token
 from specrun.engine.completion import Completion
+from specrun.engine.conversations import FEWEST, Conversations
 from specrun.engine.engine import Engine
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.engine.together import LaneText, Together
-from specrun.errors import LlamaError, PromptError
+from specrun.errors import PromptError
 from specrun.interrupts import never
 from specrun.llama.batch import common_prefix
 
@@ -25,8 +27,11 @@ MOST_TEXTS = 32  # at a time: a pass over more tokens takes so much longer on CP
 _ANSWER = 512  # tokens that an answer without a limit is expected to have at most; longer ones wait for room
 _BYTES_PER_TOKEN = 3  # of a prompt, at least; less than in most texts, so that prompts are not taken for shorter
 _TEMPLATE = 64  # tokens that a chat template adds
-_SHARE = 0.1  # share of free memory that the KV cache of all texts may take, as it takes the place of weights
-_FEWEST = 16  # tokens that are worth a copy of another text's beginning: fewer are read in one short pass
+# Shares of the free memory that the KV caches of all texts may take: of what weights leave, or little where they just
+# fit, because it takes their place. Where they do not fit in any case, one more text brings more than the weights that
+# it displaces: a pass over n texts takes a + b n milliseconds for n tokens.
+_OF_SPARE, _OF_FITTING, _OF_STREAMED = 0.5, 0.1, 0.25
+_LONGEST = 0.1  # share of the prompts, the longest, that is not counted: they wait for room
 
 Key = TypeVar("Key")
 KeyGiven = TypeVar("KeyGiven", covariant=True)
@@ -36,14 +41,23 @@ KeyGiven = TypeVar("KeyGiven", covariant=True)
 class Crowd:
     """The texts to come, as far as they are known before the model is loaded.
 
-    n: how many; None if nobody knows. n_bytes: of a prompt, in the mean. max_tokens: of each answer; None for no limit.
-    asked: how many the user wants to be written at a time; None leaves that to specrun.
+    n: how many; None if nobody knows. n_bytes: of a prompt, see `usual_bytes`. max_tokens: of each answer; None for no
+    limit. asked: how many the user wants to be written at a time; None leaves that to specrun.
     """
 
     n: int | None
     n_bytes: int
     max_tokens: int | None
     asked: int | None = None
+
+
+def usual_bytes(sizes: Sequence[int], otherwise: int) -> int:
+    """The mean size of prompts without the longest ones, so that a few of them do not count for all. otherwise: where
+    there is none.
+    """
+    ordered = sorted(sizes)
+    usual = ordered[: len(ordered) - math.ceil(_LONGEST * (len(ordered) - 1))] if ordered else [otherwise]
+    return sum(usual) // len(usual)
 
 
 def with_room(options: RunOptions, crowd: Crowd, free_bytes: int) -> tuple[RunOptions, str | None]:
@@ -55,18 +69,35 @@ def with_room(options: RunOptions, crowd: Crowd, free_bytes: int) -> tuple[RunOp
     ctx_size = context_length(options.ctx_size, file.n_ctx_train)
     n_prompt = crowd.n_bytes // _BYTES_PER_TOKEN + _TEMPLATE
     n_tokens = min(n_prompt + (_ANSWER if crowd.max_tokens is None else crowd.max_tokens), ctx_size)
-    types = options.settings.type_k or "f16", options.settings.type_v or "f16"
-    affordable = int(_SHARE * free_bytes) // max(sum(kv_bytes_per_token(file, *types)), 1)
+    affordable = int(_affordable_bytes(options, free_bytes)) // max(_bytes_per_token(options), 1)
     # The cells of one text's context are there in any case.
     most = max(affordable, ctx_size) // n_tokens
     wanted = min(crowd.asked or MOST_TEXTS, crowd.n or MOST_TEXTS, MOST_TEXTS)
     n = min(wanted, max(most, 1))
     why = None
     if crowd.asked and n < wanted:
-        why = f"{n} of {wanted} texts are written at a time; the KV cache of more would take over a tenth of the memory"
+        why = f"{n} of {wanted} texts are written at a time; the KV cache of more would take too much of the memory"
     if n < 2:
         return options, why
     return replace(options, parallel=n, shared_tokens=max(n * n_tokens, ctx_size)), why
+
+
+def _affordable_bytes(options: RunOptions, free_bytes: int) -> float:
+    """Bytes of memory that the KV caches of all texts may take."""
+    spare = free_bytes - sum(GgufFile.read(path).n_bytes for path in _loaded(options))
+    return max(_OF_SPARE * spare, _OF_FITTING * free_bytes) if spare > 0 else _OF_STREAMED * free_bytes
+
+
+def _bytes_per_token(options: RunOptions) -> int:
+    """Bytes that a token takes in the KV caches of both models."""
+    n_bytes = 0
+    for path, settings in zip(_loaded(options), (options.settings, options.draft_settings), strict=False):
+        n_bytes += sum(kv_bytes_per_token(GgufFile.read(path), settings.type_k or "f16", settings.type_v or "f16"))
+    return n_bytes
+
+
+def _loaded(options: RunOptions) -> list[Path]:
+    return [options.target, *([options.draft] if options.draft and options.drafts else [])]
 
 
 class Source(Protocol[KeyGiven]):
@@ -131,7 +162,8 @@ def _written(
     count: Callable[[int], None],
 ) -> Iterator[tuple[Key, Completion | PromptError]]:
     engines = model.lanes.engines[:n]
-    together: Together[_OneOfMany[Key]] = Together(model.lanes, lambda busy: _emptied(model.lanes.engines, busy))
+    conversations = Conversations(engines, most_bytes=0)
+    together: Together[_OneOfMany[Key]] = Together(model.lanes, conversations.set_one_aside)
     ahead: tuple[Key, Request] | None = None
     while not interrupted():
         together.wake()
@@ -140,11 +172,11 @@ def _written(
             if ahead is None or not _may_begin(together, ahead[1]):
                 break
             (key, request), ahead = ahead, None
-            engine = _lane(engines, together.busy, request.prompt)
+            engine = conversations.lane_for(request.prompt, together.busy)
             text = _OneOfMany(key, model.complete(request, engine=engine), engine, interrupted)
             together.texts.append(text)
             try:
-                _take_up(together, engines, engine, request.prompt)
+                conversations.take_up(engine, request.prompt, together.make_room)
                 text.generation.begin()
             except PromptError as error:
                 together.texts.remove(text)
@@ -184,41 +216,4 @@ def _may_begin(together: Together[_OneOfMany[Key]], request: Request) -> bool:
     if not together.fits(len(request.prompt), request.max_tokens):
         return False
     reading = [text.engine.target for text in together.texts if not text.waits and text.generation.is_reading]
-    return all(common_prefix(target.tokens, request.prompt) < target.n_cached + _FEWEST for target in reading)
-
-
-def _lane(engines: Collection[Engine], busy: Collection[Engine], prompt: list[int]) -> Engine:
-    """The engine that shall write a text: the first while nothing is written, as it has room for larger trees; else the
-    free one that holds most of the prompt, or an empty one.
-    """
-    free = [engine for engine in engines if engine not in busy]
-    if not busy:
-        return free[0]
-    best = max(free, key=lambda engine: engine.target.held().reusable(prompt))
-    if best.target.held().reusable(prompt) >= _FEWEST:
-        return best
-    return next((engine for engine in free if not engine.target.n_cached), best)
-
-
-def _take_up(
-    together: Together[_OneOfMany[Key]], engines: Collection[Engine], engine: Engine, prompt: list[int]
-) -> None:
-    """Make room for the prompt, and copy what another engine holds of it, if that is more than the engine's own."""
-    best = max(engines, key=lambda other: other.target.held().reusable(prompt))
-    n_held = engine.target.held().reusable(prompt)
-    if best.target.held().reusable(prompt) >= n_held + _FEWEST:
-        with suppress(LlamaError, MemoryError):
-            saved = best.save()
-            if saved and together.make_room(len(saved.held.tokens)):
-                engine.reset()
-                engine.restore(saved)
-                n_held = engine.target.held().reusable(prompt)
-    together.make_room(len(prompt) - n_held)
-
-
-def _emptied(engines: Iterable[Engine], busy: Collection[Engine]) -> bool:
-    """Empty the caches of an engine that writes nothing; False if all others are empty."""
-    engine = next((one for one in engines if one not in busy and one.target.n_cached), None)
-    if engine is not None:
-        engine.reset()
-    return engine is not None
+    return all(common_prefix(target.tokens, request.prompt) < target.n_cached + FEWEST for target in reading)

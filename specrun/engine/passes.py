@@ -42,15 +42,17 @@ class Passes:
         self._turn = 0
         self._reading_turn = 0
 
-    def readers(self, generations: Sequence[Generation]) -> list[Generation]:
+    def readers(self, generations: Sequence[Generation], writing: Sequence[Generation] = ()) -> list[Generation]:
         """The texts whose prompts the next pass reads on. Each is the first in turn, so that none waits for a long one;
         others follow as far as they fit. Sizes that give a token the same bits, where these are bounded, are the bound.
+
+        writing: texts whose next tokens shall fit, too, so that they need no pass of their own.
         """
         turn = self._reading_turn % len(generations)
         self._reading_turn += 1
         target = generations[0].target
         chosen: list[Generation] = []
-        n_tokens = 0
+        n_tokens = sum(text.n_needed for text in writing)
         for text in [*generations[turn:], *generations[:turn]]:
             n = n_tokens + text.n_next
             if not chosen or (n <= target.prompt_pass and target.padding.has_room_for(n)):
@@ -92,9 +94,9 @@ class Passes:
         result = [(turn.text, turn.text.done(turn, n_target - n_tokens if n_texts == 1 else 0)) for turn in turns]
         drafting = sum(turn.draft_seconds for turn in turns)
         for turn, ctx in zip(turns, n_cached, strict=True):
-            own = turn.draft_seconds
+            own, is_first = turn.draft_seconds, turn is turns[0]
             times = (seconds - drafting + own, target_seconds, own)
-            turn.text.plans.record(PassRecord(turn.draft, turn.accepted, *times, n_target, ctx, n_texts))
+            turn.text.plans.record(PassRecord(turn.draft, turn.accepted, *times, n_target, ctx, n_texts, is_first))
         if readers:
             _count_reading(readers, sizes, target_seconds, n_tokens)
         if len(texts) > 1 and not readers:

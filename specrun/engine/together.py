@@ -109,8 +109,8 @@ class Together(Generic[Text]):
         Returns what was written, text by text.
         """
         reading = [text.generation for text in self._active() if text.generation.is_reading]
-        readers = self._passes.readers(reading) if reading else []
         writing = self._writing()
+        readers = self._passes.readers(reading, [text.generation for text in writing]) if reading else []
         if readers and not self._reads_beside(writing, readers):
             if self.make_room(sum(reader.n_next for reader in readers)):
                 self._passes.read(readers)

@@ -8,12 +8,13 @@ tokens stay because attention rests on them: StreamingLLM, arXiv 2309.17453.)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.llama.batch import committed_tokens, common_prefix, drafted_nodes, readable
+from specrun.llama.batch import Batch, committed_tokens, common_prefix, drafted_nodes, joined, readable
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits, rows_along
 from specrun.llama.tree_cells import TreeCells
 from specrun.speculation.drafter import DraftNode
@@ -73,15 +74,19 @@ class DraftContext:
         self._can_forget = context.can_forget
         self._whole = self._sequences[0]  # a sequence with all committed text
         self._change = CacheChange()
+        self._n_promised = 0  # cells for nodes that the next pass may expand
         self._cells = TreeCells(context, self._sequences, self._n_elsewhere)
 
     def _n_elsewhere(self) -> int:
-        return sum(other._cells.n_cells for other in self.others)
+        return sum(other._cells.n_cells + other._n_promised for other in self.others)
 
-    def _make_room(self, n: int) -> None:
-        """Empty the caches of other texts if `n` tokens do not fit beside them. They are read again if they draft."""
-        if n + self._n_elsewhere() > self.context.config.n_ctx:
-            for other in self.others:
+    def _make_room(self, n: int, beside: Sequence[DraftContext] = ()) -> None:
+        """Empty the caches of texts that are not among those `beside` if `n` tokens do not fit beside them. They are
+        read again if they draft.
+        """
+        others = [other for other in self.others if other not in beside]
+        if n + sum(other._cells.n_cells for other in others) > self.context.config.n_ctx:
+            for other in others:
                 other.reset()
 
     def _remove(self, start: int) -> None:
@@ -94,35 +99,32 @@ class DraftContext:
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """See `DraftModel`. Accepted nodes of the last tree are not decoded again, unless a pass failed before."""
-        if self._change.is_unfinished:
-            self.reset()
-        with self._change:
-            above_root = self._held_of(tokens[:-1])
+        return start_together([(self, tokens)])[0]
+
+    def _keep_common(self, tokens: Sequence[int]) -> list[int]:
+        """Remove from the cache what is not of `tokens`. Returns what it shall hold of them."""
+        above_root = self._held_of(tokens[:-1])
+        shared = common_prefix(self._tokens, above_root)
+        if self._n_forgotten and shared <= _FIRST:  # another text, of which something else may be left out
+            self._n_forgotten = 0
+            above_root = list(tokens[:-1])
             shared = common_prefix(self._tokens, above_root)
-            if self._n_forgotten and shared <= _FIRST:  # another text, of which something else may be left out
-                self._n_forgotten = 0
-                above_root = list(tokens[:-1])
-                shared = common_prefix(self._tokens, above_root)
-            if shared < len(self._tokens):
-                self._remove(shared)
-                self._tokens = above_root[:shared]
-            else:
-                self._keep_path(above_root[shared:])
-            self._forget(len(tokens) - self._n_forgotten - _FIRST - _LAST)
-            held = self._held_of(tokens)
-            self._make_room(len(held))
-            config = self.context.config
-            rows = None
-            while len(self._tokens) < len(held):
-                begin = len(self._tokens)
-                chunk = held[begin : begin + config.n_batch]
-                n_outputs = int(begin + len(chunk) == len(held))
-                batch = committed_tokens(readable(chunk, self.n_vocab), begin, 1, n_outputs, self._whole)
-                rows = self.context.decode(batch)
-                self._tokens += chunk
-            assert rows is not None, "there is at least one token"
-            self._cells.begin(len(self._tokens), self._whole)
-        return rows[0, : self.n_vocab]
+        if shared < len(self._tokens):
+            self._remove(shared)
+            self._tokens = above_root[:shared]
+        else:
+            self._keep_path(above_root[shared:])
+        self._forget(len(tokens) - self._n_forgotten - _FIRST - _LAST)
+        self._cells.begin(len(self._tokens), self._whole)
+        return self._held_of(tokens)
+
+    def _read(self, held: list[int], most: int) -> Batch:
+        """The next tokens of `held`, at most so many, which the next pass must have. A row is wanted at the end."""
+        begin = len(self._tokens)
+        chunk = held[begin : begin + most]
+        self._tokens += chunk
+        n_outputs = int(len(self._tokens) == len(held))
+        return committed_tokens(readable(chunk, self.n_vocab), begin, 1, n_outputs, self._whole)
 
     def n_unread(self, tokens: Sequence[int]) -> int:
         """About how many of `tokens` the next `start` with them would read."""
@@ -200,11 +202,62 @@ class DraftContext:
         """See `DraftModel`: the sequences, the cells and the batch bound the nodes of a pass."""
         with self._change:
             most = min(width, self.context.config.n_batch, self.context.config.n_outputs)
-            return self._cells.expandable(parents, most, set(parents))
+            places = self._cells.expandable(parents, most, set(parents))
+            self._n_promised = len(places)
+            return places
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
-        with self._change:
-            sequences, positions = self._cells.add(nodes)
-            tokens = readable([node.token for node in nodes], self.n_vocab)
-            rows = self.context.decode(drafted_nodes(tokens, positions, sequences))
-        return rows[:, : self.n_vocab]
+        return expand_together([(self, nodes)])[0]
+
+    def _added(self, nodes: Sequence[DraftNode]) -> Batch:
+        """`nodes` with the cells that the next pass, which must have them, gives them."""
+        self._n_promised = 0
+        sequences, positions = self._cells.add(nodes)
+        return drafted_nodes(readable([node.token for node in nodes], self.n_vocab), positions, sequences)
+
+
+def start_together(asked: Sequence[tuple[DraftContext, Sequence[int]]]) -> list[Logits]:
+    """`DraftContext.start` for several texts in one context, in as few passes as have room for what is to be read."""
+    drafts = [draft for draft, _ in asked]
+    context, n_vocab = drafts[0].context, drafts[0].n_vocab
+    found = dict[int, Logits]()
+    for draft in [*drafts, *drafts[0].others]:
+        draft._n_promised = 0  # all earlier trees are complete
+    for draft in drafts:
+        if draft._change.is_unfinished:
+            draft.reset()
+    with ExitStack() as changes:
+        for draft in drafts:
+            changes.enter_context(draft._change)
+        held = [draft._keep_common(tokens) for draft, tokens in asked]
+        drafts[0]._make_room(sum(map(len, held)), drafts)
+        while len(found) < len(drafts):
+            room, batches, ended = context.config.n_batch, list[Batch](), list[int]()
+            for i, draft in enumerate(drafts):
+                if i not in found and room and len(ended) < context.config.n_outputs:
+                    batches.append(draft._read(held[i], room))
+                    room -= len(batches[-1])
+                    ended += [i] if batches[-1].n_outputs else []
+            rows = context.decode(joined(batches))[:, :n_vocab]
+            # The next pass overwrites the rows.
+            rows = rows.copy() if len(found) + len(ended) < len(drafts) else rows
+            found |= dict(zip(ended, rows, strict=True))
+        for draft in drafts:
+            draft._cells.begin(len(draft._tokens), draft._whole)
+    return [found[i] for i in range(len(drafts))]
+
+
+def expand_together(asked: Sequence[tuple[DraftContext, Sequence[DraftNode]]]) -> list[Logits]:
+    """`DraftContext.expand` for several texts in one context, in as few passes as have room for the nodes."""
+    drafts = [draft for draft, _ in asked]
+    context, n_vocab = drafts[0].context, drafts[0].n_vocab
+    sizes = [len(nodes) for _, nodes in asked]
+    if len(asked) > 1 and sum(sizes) > min(context.config.n_batch, context.config.n_outputs):
+        half = len(asked) // 2
+        first = [rows.copy() for rows in expand_together(asked[:half])]  # the next pass overwrites them
+        return [*first, *expand_together(asked[half:])]
+    with ExitStack() as changes:
+        for draft in drafts:
+            changes.enter_context(draft._change)
+        rows = context.decode(joined([draft._added(nodes) for draft, nodes in asked]))[:, :n_vocab]
+    return np.split(rows, np.cumsum(sizes)[:-1])

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from specrun.engine.conversations import Conversations
 from specrun.engine.together import Together
 from specrun.errors import SpecrunError
 from specrun.interrupts import never
 from specrun.serving.api_error import SERVER_ERROR, ApiError
-from specrun.serving.conversations import Conversations
 from specrun.serving.job import Job
 from specrun.serving.service import Service
 from specrun.serving.writing import Writing
@@ -62,9 +62,9 @@ class Worker:
                 return
             prompt = job.asked[0].request.prompt
             engine = self._conversations.lane_for(prompt, self._together.busy)
-            answer = Writing(job, engine, self._service, self._conversations, self._interrupted)
+            make_room = self._together.make_room
+            answer = Writing(job, engine, self._service, self._conversations, make_room, self._interrupted)
             self._running.append(answer)
-            self._together.make_room(len(prompt) - engine.target.held().reusable(prompt))
             with self._errors_ending([answer]):
                 answer.begin()
             self._retire()

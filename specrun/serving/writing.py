@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 from specrun.engine.completion import Completion
+from specrun.engine.conversations import Conversations
 from specrun.engine.engine import Engine
 from specrun.engine.statistics import Pass
 from specrun.engine.together import LaneText
 from specrun.sampling.sampler import TokenLogprob
-from specrun.serving.conversations import Conversations
 from specrun.serving.job import Asked, Job, Piece, stopping
 from specrun.serving.service import Service
 
@@ -26,14 +26,23 @@ class Writing(LaneText):
     _completion: Completion
 
     def __init__(
-        self, job: Job, engine: Engine, service: Service, conversations: Conversations, stops: Callable[[], bool]
+        self,
+        job: Job,
+        engine: Engine,
+        service: Service,
+        conversations: Conversations,
+        make_room: Callable[[int], bool],
+        stops: Callable[[], bool],
     ) -> None:
-        """service: its model must be loaded. stops: whether the server stops, and running answers end."""
+        """service: its model must be loaded. make_room: as for `Conversations.take_up`. stops: whether the server
+        stops, and running answers end.
+        """
         super().__init__(engine)
         self.job = job
         self.is_done = False
         self._service = service
         self._conversations = conversations
+        self._make_room = make_room
         self._stops = stops
         self._n_answered = 0
         self.started = time.monotonic()
@@ -48,8 +57,9 @@ class Writing(LaneText):
         self._asked = asked = self.job.asked[self._n_answered]
         if asked.anew:
             self._conversations.set_aside(self.engine)
+            self._make_room(len(asked.request.prompt))
         else:
-            self._conversations.take_up(self.engine, asked.request.prompt)
+            self._conversations.take_up(self.engine, asked.request.prompt, self._make_room)
         self._completion = self._service.loaded.model.complete(asked.request, engine=self.engine)
         self._n_bytes = 0  # of the text that was sent
         self._n_told = self._next_at = 0  # tokens whose log-probabilities were sent, and the byte where the next begins

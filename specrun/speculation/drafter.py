@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -82,12 +82,33 @@ class Draft:
         return replace(self, tree=self.tree.limited(max_nodes, max_leaves))
 
 
+# The nodes of the next draft pass; the root alone stands for the committed text. The draft comes at the end.
+Growing = Generator[Sequence[DraftNode], None, Draft]
+
+
 class Drafter(Protocol):
     """Proposes token trees."""
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
         """A tree for what follows the committed text `tokens`, whose last token is the root, within `limits`."""
         ...
+
+
+class StepwiseDrafter(Drafter):
+    """A drafter that says before each draft pass what the pass is for, so that several texts can share it."""
+
+    def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
+        """As `draft`, but yields the nodes of each draft pass, before it asks its source for their candidates."""
+        raise NotImplementedError
+
+    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
+        growing = self.grow(tokens, limits)
+        while True:
+            try:
+                next(growing)
+            except StopIteration as end:
+                draft: Draft = end.value
+                return draft
 
 
 class Guesses(Protocol):

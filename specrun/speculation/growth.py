@@ -89,6 +89,10 @@ class TreeGrowth:
         scores = np.array(self.scores)
         return np.sort(np.exp(scores[self.best_path()] if leaves == 1 else scores))[::-1]
 
+    def drafted(self, nodes: Sequence[int]) -> list[DraftNode]:
+        """`nodes` as a draft model knows them."""
+        return [DraftNode(node, self.parents[node], self.tokens[node]) for node in nodes]
+
     def path(self, node: int) -> list[int]:
         """The drafted tokens from the root, which is left out, down to `node`."""
         tokens: list[int] = []
@@ -140,18 +144,25 @@ def expandable_of(growth: TreeGrowth, source: CandidateSource, nodes: list[int],
     return chosen
 
 
-@dataclass(frozen=True)
+@dataclass
 class ModelCandidates:
-    """A draft model's candidates, ranked by the target's own sampling rule and noise."""
+    """A draft model's candidates, ranked by the target's own sampling rule and noise.
+
+    ready: the logits of the nodes that will be asked for next, if a pass over several texts has them.
+    """
 
     model: DraftModel
     sampler: Sampler
+    ready: NDArray[np.float32] | None = None
 
     def rows(self, growth: TreeGrowth, nodes: Sequence[int]) -> NDArray[np.float32]:
         """float32[len(nodes), n_vocab]: the draft's logits after each of `nodes`, from one pass."""
+        if self.ready is not None:
+            rows, self.ready = self.ready, None
+            return rows
         if list(nodes) == [ROOT]:
             return self.model.start(growth.committed)[None]
-        return self.model.expand([DraftNode(n, growth.parents[n], growth.tokens[n]) for n in nodes])
+        return self.model.expand(growth.drafted(nodes))
 
     def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
         return self.candidates(growth, nodes, self.rows(growth, nodes))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from specrun.catalog import embedded
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.layer_states import kv_bytes_per_token
 from specrun.engine.completion import Completion
-from specrun.engine.many import Crowd, Listed, with_room, write_many
+from specrun.engine.learning import Learner
+from specrun.engine.many import Crowd, Listed, usual_bytes, with_room, write_many
 from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
@@ -148,6 +153,27 @@ def test_after_many_texts_one_has_the_whole_context() -> None:
             model.generate_many(STARTS, parallel=0)
 
 
+def test_texts_share_the_passes_of_the_draft() -> None:
+    with Model(options(SPECEXEC.plan(8, 3), parallel=4)) as model:
+        draft = model.engine.draft
+        assert draft
+        texts = written(model, [replace(one, max_tokens=8, stops=(), ignore_eos=True) for one in requests(model)[:4]])
+        n_passes = max(one.statistics.passes for one in texts)
+        assert draft.context.n_passes <= 3 * (n_passes + 1) + 2, "one for each level and not for each text"
+
+
+@pytest.mark.slow
+def test_runs_that_only_shared_passes_teach_later_ones_what_these_take(tmp_path: Path) -> None:
+    given = replace(options(*SpeculationOptions().plans(), parallel=3), ctx_size=256)
+    with patch.dict("os.environ", {"SPECRUN_DATA_DIR": str(tmp_path)}):
+        with Model(given, Learner(given, ONE_THREAD, print)) as model:
+            written(model, [replace(one, max_tokens=24, stops=(), ignore_eos=True) for one in requests(model)[:3]])
+        with Model(given, Learner(given, ONE_THREAD, print)) as model:
+            guide = model.plans.auto(0.8).guide
+            assert not guide.knows_plain, "no text was alone"
+            assert any(time.n >= 3 for time in guide.costs.target.times)
+
+
 def test_as_many_texts_at_a_time_as_the_memory_has_room_for() -> None:
     asked = options(OFF.plan())
 
@@ -164,8 +190,23 @@ def test_as_many_texts_at_a_time_as_the_memory_has_room_for() -> None:
     n, tokens, why = chosen(little, asked=6)
     assert (n, tokens) == (1024 // each, 1024), "the context of one text is there in any case"
     assert why
-    assert "tenth of the memory" in why
+    assert "too much of the memory" in why
     assert chosen(little, max_tokens=None) == (1, None, None)
+    file, draft = GgufFile.read(embedded.TARGET), GgufFile.read(embedded.DRAFT)
+    each_bytes = each * (sum(kv_bytes_per_token(file)) + sum(kv_bytes_per_token(draft)))
+    asked = options(SPECEXEC.plan(16, 6))
+    assert chosen(file.n_bytes // 2)[0] == max(file.n_bytes // 8 // each_bytes, 1024 // each), "not all is resident"
+    assert chosen(file.n_bytes + draft.n_bytes + 2 * 9 * each_bytes)[0] == 9, "half of what weights leave"
+    asked = options(OFF.plan())
+    n_bytes = file.n_bytes + 2 * 9 * each_bytes
+    assert chosen(n_bytes)[0] > 9, "where nothing drafts, there is no cache of a draft"
+
+
+def test_a_prompt_that_is_much_longer_than_the_others_does_not_count_for_all() -> None:
+    assert usual_bytes([300] * 199 + [10**6], 7) == 300
+    assert usual_bytes([100, 500] * 50, 7) > 250
+    assert usual_bytes([300], 7) == 300
+    assert usual_bytes([], 7) == 7
 
 
 def test_the_first_lane_which_writes_the_last_text_alone_has_room_for_larger_trees() -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import httpx2
 
 from specrun.catalog import embedded
+from specrun.engine.conversations import Conversations
 from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.serving.app import make_app
-from specrun.serving.conversations import Conversations
 from specrun.serving.guard import Access
 from specrun.serving.http_server import HttpServer, listening_socket, url
 from specrun.serving.job import JobQueue

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specrun.engine import prompt_folder, prompt_states
-from specrun.serving.conversations import Conversations
+from specrun.engine.conversations import Conversations
 from specrun.speculation.drafters.specexec import SPECEXEC
 from tests.serving.running import Json, Server, content, messages, running
 
@@ -100,7 +100,7 @@ def test_copies_stay_within_their_bound() -> None:
         bounded = Conversations([engine], 3 * one)
         for i in range(12):
             prompt = [40 + i] * 60
-            bounded.take_up(engine, prompt)
+            bounded.take_up(engine, prompt, lambda _: True)
             engine.target.set_prompt(prompt)
             assert bounded.n_bytes <= 3 * one
         assert bounded.n_bytes > one

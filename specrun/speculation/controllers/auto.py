@@ -110,7 +110,7 @@ class Auto:
     def has_learned(self) -> bool:
         """Whether there is anything to keep for a later run."""
         self._read()
-        return self.guide.knows_plain and self._n_passes >= _LEAST_LEARNED
+        return self._n_passes >= _LEAST_LEARNED and bool(self.guide.costs.target.times)
 
     @property
     def tokens_per_pass(self) -> float:
@@ -158,6 +158,7 @@ class Auto:
         if record.n_texts > 1:  # pass times and chances only: the rates are those of a text alone
             self._read()
             self.guide.learn(record)
+            self._n_passes += record.has_times
             return
         self._unread.append(record)
         # While plain decoding goes on, nothing could change before the last of these passes.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specrun.sampling import NO_TOKEN
-from specrun.speculation.drafter import Draft, DraftLimits
+from specrun.speculation.drafter import Draft, DraftLimits, Growing, StepwiseDrafter
 from specrun.speculation.growth import ChainSource, TreeGrowth, expandable_of
 from specrun.speculation.method import Method
 from specrun.speculation.tree import ROOT
@@ -16,17 +16,18 @@ _CHANCE = 0.7  # chance that a drafted token is accepted, for scores; chosen by 
 
 
 @dataclass(frozen=True)
-class ChainDrafter:
+class ChainDrafter(StepwiseDrafter):
     """Drafts one path, in which each token is what the sampler would choose from the draft's logits."""
 
     source: ChainSource
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
+    def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
         growth = TreeGrowth(tokens)
         node = ROOT
         for depth in range(1, min(limits.depth, limits.budget - 1) + 1):
             if not expandable_of(growth, self.source, [node], 1):
                 break
+            yield growth.drafted([node])
             if (token := self.source.favourite(growth, node)) == NO_TOKEN:
                 break
             node = growth.add(token, node, depth * math.log(_CHANCE), math.nan)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specrun.sampling import Candidates
-from specrun.speculation.drafter import Draft, DraftLimits, Guesses
+from specrun.speculation.drafter import Draft, DraftLimits, Growing, Guesses, StepwiseDrafter
 from specrun.speculation.drafters.guessed import ALL_SOURCES, DRAFTLESS, PER_NODE, add_guesses
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
 from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method, Plan
@@ -42,14 +42,14 @@ _WIDTH = 64  # nodes of a draft pass at most; how many pay follows from what dra
 
 
 @dataclass(frozen=True)
-class CostAwareDrafter:
+class CostAwareDrafter(StepwiseDrafter):
     """Grows the tree that is expected to gain most by the guide. The draft sources, if there are any, take part."""
 
     source: CandidateSource
     guide: Guide
     sources: Guesses | None = None
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
+    def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
         growth = TreeGrowth(tokens)
         if limits.budget < 2 or limits.depth < 1:
             return Draft(growth.tree(limits))
@@ -67,6 +67,7 @@ class CostAwareDrafter:
             if not level:
                 break
             widths.append(len(level))
+            yield growth.drafted(level)
             for node, candidates in zip(level, self.source.children(growth, level), strict=True):
                 if node == ROOT:
                     offered = candidates

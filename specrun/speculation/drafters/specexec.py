@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specrun.sampling import Candidates
-from specrun.speculation.drafter import Draft, DraftLimits
+from specrun.speculation.drafter import Draft, DraftLimits, Growing, StepwiseDrafter
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
 from specrun.speculation.method import HEADS, Drafting, HeadKind, Method
 from specrun.speculation.tree import ROOT
@@ -26,7 +26,7 @@ def sharpness_at(temperature: float) -> float:
 
 
 @dataclass(frozen=True)
-class SpecExecDrafter:
+class SpecExecDrafter(StepwiseDrafter):
     """Grows the tree of the nodes that are likeliest by the draft's probabilities.
 
     sharpness: log probabilities are those of softmax(sharpness * x), where x are the values whose argmax the sampler
@@ -37,12 +37,13 @@ class SpecExecDrafter:
     source: CandidateSource
     sharpness: float = 1.0
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
+    def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
         growth = TreeGrowth(tokens)
         if limits.budget > 1 and limits.depth > 0:
             level, unexpanded = [ROOT], list[int]()
             # There are as many passes as levels; a node that was skipped at its own level may be expanded later.
             for n_passes in range(1, limits.depth + 1):
+                yield growth.drafted(level)
                 worst_kept = growth.worst_kept(limits.budget)
                 for node, candidates in zip(level, self.source.children(growth, level), strict=True):
                     unexpanded += self._add_children(growth, node, candidates, worst_kept)

@@ -58,8 +58,8 @@ class DraftTimes:
 
     def record(self, widths: Sequence[int], plain_ms: float, ms: float) -> None:
         """Learn that draft passes over so many nodes each took `ms` together."""
-        row = self.row(plain_ms)
-        expected = float(sum(row[min(width, MOST_WIDTH)] for width in widths))
+        level, node = self.parts(plain_ms)
+        expected = level * len(widths) + node * sum(widths)
         ms = min(max(ms, _BOUNDS[0] * expected), _BOUNDS[1] * expected)
         shares = np.array([len(widths), sum(widths)]) / ms
         self._products = _DECAY * self._products + np.outer(shares, shares)

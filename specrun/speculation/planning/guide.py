@@ -28,7 +28,7 @@ _BEHIND = 8  # passes without drafting after which the draft has so much text to
 _LEAST_SHARE = 0.25
 _EASY_SHARE = 0.6  # of the best rate that a pass could have, which counts if the run's own is lower
 _LEAST_TREE = 8  # nodes of a tree that tells something
-_NODES_OF_EACH = 4  # that trees of several texts are expected to have, when the price of a node is looked for
+_NODES_OF_EACH = 16  # that trees of several texts may have, where the price of a node is looked for
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class PassRecord:
     n_target: int = 1  # tokens of the target pass: all trees, committed tokens that were decoded again, and padding
     ctx: int = 0  # tokens that the target had in its cache before the pass
     n_texts: int = 1  # texts that the pass had tokens of
+    has_times: bool = True  # False for all but one of the texts that share a pass, whose time is learned once
 
     @property
     def tree(self) -> TokenTree:
@@ -88,8 +89,9 @@ class Guide:
         self.calibration = calibration or Calibration()
         self.costs = costs
         self.most_lost_ms = np.inf
-        self._n_others = 0  # tokens of other texts in the same pass, and
-        self._node_ms: float | None = None  # what each node takes there
+        self._n_others = 0  # tokens of other texts in the same pass,
+        self._node_ms: float | None = None  # what each node takes there, and
+        self._n_drafting = 1  # texts that share draft passes
         self._passes_without_draft = 0
         self._n_idle = 0
         self._target, self._draft = costs.target, costs.draft
@@ -113,19 +115,23 @@ class Guide:
         row = self._target.row(ctx)[self._n_others : self._target.reach + 1]
         return row if self._node_ms is None else np.asarray(self._node_ms * np.arange(len(row)))
 
-    def among(self, n_others: int, rate: float, node_ms: float) -> Guide:
+    def among(self, n_others: int, rate: float, node_ms: float, n_drafting: int) -> Guide:
         """A guide for the tree of a pass that has `n_others` tokens of other texts besides.
 
         rate: tokens per millisecond of all these texts together, which a node must keep up with.
-        node_ms: milliseconds that each node takes (see `node_ms`).
+        node_ms: milliseconds that each node takes (see `node_ms`). n_drafting: texts that share the draft passes.
         """
         guide = copy(self)
         guide._n_others, guide._node_ms, guide.rate, guide.most_lost_ms = n_others, node_ms, rate, np.inf
+        guide._n_drafting = n_drafting
         return guide
 
     def levels_row(self, ctx: int) -> Milliseconds:
-        """float64[most nodes + 1]: row[n] is the milliseconds of a draft pass over n nodes after `ctx` tokens."""
-        return self._draft.row(self.plain_ms(ctx))
+        """float64[most nodes + 1]: row[n] is the milliseconds of a draft pass over n nodes after `ctx` tokens; where
+        texts share it, the share of each in what a pass takes at least, and its nodes.
+        """
+        row = self._draft.row(self.plain_ms(ctx))
+        return row if self._n_drafting == 1 else row - row[0] * (1 - 1 / self._n_drafting)
 
     def plain_ms(self, ctx: int) -> float:
         """Milliseconds that plain decoding takes for one token after `ctx` tokens."""
@@ -215,12 +221,14 @@ class Guide:
         has_read: whether the draft model had read the text before. Else other drafting takes at most as long.
         """
         widths, offered = record.draft.widths, record.draft.offered
-        self._target.record(record.n_target, record.ctx, (record.seconds - record.draft_seconds) * 1e3)
+        if record.has_times:
+            self._target.record(record.n_target, record.ctx, (record.seconds - record.draft_seconds) * 1e3)
         if widths and record.draft_seconds > 0 and self._passes_without_draft < _BEHIND:
             ms = record.draft_seconds * 1e3
             if has_read or ms < self._drafting_ms(record):
                 self._draft.record(widths, self.plain_ms(record.ctx), ms)
-        self._passes_without_draft = 0 if widths else self._passes_without_draft + 1
+        if widths or record.has_times:
+            self._passes_without_draft = 0 if widths else self._passes_without_draft + 1
         if len(record.tree) == 1 and offered is None:
             # What was counted long ago must not keep the draft from being asked again.
             self._n_idle += 1

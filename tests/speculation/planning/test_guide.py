@@ -89,11 +89,14 @@ def test_beside_other_texts_each_node_has_its_price() -> None:
         return guide.best_size(chances, guide.target_row(0), budget=12, pending=1, asked_draft=False)
 
     assert best(guide) == 7  # with the pending token a pass of 8
-    among = guide.among(4, rate=0.02, node_ms=7.0)
+    among = guide.among(4, rate=0.02, node_ms=7.0, n_drafting=2)
     assert len(among.target_row(0)) == int(2.5 * 32) + 1 - 4, "a few times the largest pass that was measured"
     assert best(among) == 12, "0.15 tokens for 7 ms are more than 0.02 a millisecond"
     assert among.rate == 0.02
-    assert best(guide.among(4, rate=0.02, node_ms=8.0)) == 1
+    alone, shared = guide.levels_row(0), among.levels_row(0)
+    assert shared[8] - shared[1] == pytest.approx(alone[8] - alone[1]), "each node takes its time"
+    assert shared[0] == pytest.approx(alone[0] / 2), "and the least that a draft pass takes is shared"
+    assert best(guide.among(4, rate=0.02, node_ms=8.0, n_drafting=2)) == 1
     assert best(guide) == 7
     assert guide.rate == 0.01
 

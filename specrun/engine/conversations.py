@@ -1,26 +1,30 @@
-"""Several conversations: some are in the caches, and what the caches held of others is kept in RAM, within a bound.
-Below that is the disk, with what is in neither any more (`engine/prompt_states`).
+"""Several texts: some are in the caches, and what the caches held of others is kept in RAM, within a bound.
+Below that is the disk, with what is in neither any more (`prompt_states`).
 
-A conversation in a lane costs nothing. It is copied into RAM when another conversation takes its place, and copied back
-when the copy shares more with a new prompt than the lane does. A prompt that shares at least half of what the lane
-holds goes on with the same conversation, and nothing is copied. Answers that are written at the same time have lanes of
-their own.
+A text in a lane costs nothing. It is copied into RAM when another one takes its place, and copied back when the copy
+shares more with a new prompt than the lane does. What another lane holds of a prompt, as a system message, is copied,
+too. A prompt that shares at least half of what the lane holds goes on with the same text, and nothing is copied. Texts
+that are written at the same time have lanes of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 
 from specrun.engine.engine import Engine, SavedCaches
 from specrun.engine.prompt_states import LONG, PromptStates
 from specrun.errors import LlamaError
 from specrun.llama.batch import common_prefix
 
-_FEWEST = 16  # tokens that are worth a copy: fewer are read in one short pass
+FEWEST = 16  # tokens that are worth a copy: fewer are read in one short pass
+# Of the tokens that are copied, the share that must be of the prompt: copying one takes a small part of reading one. By
+# hand.
+_WORTH = 1 / 16
 
 
 class Conversations:
-    """The conversations in the caches of a model's engines, and copies of others.
+    """The texts in the caches of a model's engines, and copies of others.
 
     most_bytes: bound for all copies together; 0 keeps none. n_restored: conversations that were copied back.
     states: prompts on disk, from which a text takes up what is not here; None where none are kept.
@@ -41,7 +45,7 @@ class Conversations:
         return sum(copy.n_bytes for copy in self._kept)
 
     def lane_for(self, prompt: list[int], busy: Collection[Engine]) -> Engine:
-        """The engine that shall write the answer to `prompt`. busy: engines that write others, and not all of them.
+        """The engine that shall write the text to `prompt`. busy: engines that write others, and not all of them.
 
         While nothing is written it is the first engine, which has room for larger trees; what others hold is copied,
         and comes back into the first engine if it belongs to the prompt. Otherwise it is the free engine that holds
@@ -54,7 +58,7 @@ class Conversations:
         lane = self._first
         if busy:
             lane = max(free, key=lambda engine: engine.target.held().reusable(prompt))
-            if lane.target.held().reusable(prompt) < _FEWEST:
+            if lane.target.held().reusable(prompt) < FEWEST:
                 lane = next((engine for engine in free if not engine.target.n_cached), free[0])
         self._may_be_new = True
         self._engines.remove(lane)
@@ -68,28 +72,44 @@ class Conversations:
             self.set_aside(engine)
         return engine is not None
 
-    def take_up(self, engine: Engine, prompt: list[int]) -> None:
-        """Copy what is kept of `prompt` into the caches of `engine`, if they do not hold as much of it themselves.
+    def take_up(self, engine: Engine, prompt: list[int], make_room: Callable[[int], bool]) -> None:
+        """Copy what is kept, or what another engine holds, of `prompt` into the caches of `engine`, if they do not hold
+        as much of it themselves, and make room for the rest.
 
-        Call it between texts. After a failure the caches are empty, or as they were.
+        make_room: makes room for so many tokens in the caches, and says whether there is. Call it between texts. After
+        a failure the caches are empty, or as they were.
         """
         held = engine.target.held()
         n_held = held.reusable(prompt)
-        kept = max(self._kept, key=lambda copy: copy.held.reusable(prompt), default=None)
-        comes_back = kept is not None and kept.held.reusable(prompt) >= n_held + _FEWEST
-        if comes_back or 2 * n_held < held.n_cached:
+        copy = self._best_copy(engine, prompt, n_held)
+        if copy or 2 * n_held < held.n_cached:
             self._keep(engine)
-        if kept is None or not comes_back:
-            return
-        try:
-            engine.restore(kept)
-        except LlamaError:
+        if copy:
             engine.reset()
-            return
-        self.n_restored += 1
-        if kept in self._kept:
-            self._kept.remove(kept)
-            self._kept.append(kept)
+            if make_room(len(copy.held.tokens)):
+                try:
+                    engine.restore(copy)
+                except LlamaError:
+                    engine.reset()
+            if copy in self._kept:
+                self._kept.remove(copy)
+                self._kept.append(copy)
+                self.n_restored += 1
+        make_room(len(prompt) - engine.target.held().reusable(prompt))
+
+    def _best_copy(self, engine: Engine, prompt: list[int], n_held: int) -> SavedCaches | None:
+        """The copy that has most of `prompt`; one is made if another engine holds most. None if none is worth it."""
+        kept = max(self._kept, key=lambda copy: copy.held.reusable(prompt), default=None)
+        n_kept = kept.held.reusable(prompt) if kept else 0
+        others = [other for other in self._engines if other is not engine]
+        best = max(others, key=lambda other: other.target.held().reusable(prompt), default=None)
+        if best is not None:
+            beside = best.target.held()
+            n_beside = beside.reusable(prompt)
+            if n_beside >= max(n_kept, n_held + FEWEST) and n_beside - n_held >= _WORTH * beside.n_cached:
+                with suppress(LlamaError, MemoryError):
+                    return best.save()
+        return kept if n_kept >= n_held + FEWEST else None
 
     def set_aside(self, engine: Engine) -> None:
         """Keep a copy of the conversation of `engine`, and empty its caches."""
@@ -109,7 +129,7 @@ class Conversations:
     def _keep(self, engine: Engine) -> None:
         """Copy what the caches hold, unless it is too short, too large or kept already."""
         held = engine.target.held()
-        if held.n_cached < _FEWEST:
+        if held.n_cached < FEWEST:
             return
         if engine.n_saved_bytes > self._most_bytes:
             if self.states:
