@@ -3,9 +3,10 @@
     python scripts/bench_batch.py --target FILE --draft FILE [--prompts 32] [-n 64] [--cap SIZE] [--ways LIST] [--json]
 
 The prompts are cut from specrun's own, 60 to 600 tokens each. Every run is a process of its own with an empty data
-folder, so loading and the checks of a first run (some 10 s) are in its time; `off` is plain decoding one by one. --cap
-runs it under scripts/capped.py, so that weights are streamed, and tells what was read. A line on stderr says which
-texts differ from those of the first way, as passes of another size may have other last bits (docs/exactness.md).
+folder, so loading and the checks of a first run (some 10 s) are in its time; `off` is plain decoding one by one, and
+`llama-server` llama.cpp's own server with 8 slots (`peers.py` says where it comes from). --cap runs a way under
+scripts/capped.py, so that weights are streamed, and tells what was read. A line on stderr says which texts differ from
+those of the first way, as passes of another size may have other last bits (docs/exactness.md).
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from capped import bytes_read
+from peer_tools import build, tools
 
 from specrun.bench import bench_prompts
 from specrun.engine import calibration_texts
+from specrun.hardware.cpu import usable_cores
 
 WAYS = {
     "off": ["--parallel", "1", "--speculate", "off"],
@@ -33,6 +36,7 @@ WAYS = {
     "8 at a time": ["--parallel", "8"],
     "auto": [],
 }
+PEER = "llama-server"  # with as many slots as `peer_tools.many` says, without drafting
 LEAST, MOST = 240, 2400  # characters of a prompt: about 60 and 600 tokens
 
 
@@ -49,48 +53,58 @@ def prompts(n: int, longest: int) -> list[str]:
     return found
 
 
-def run(way: str, lines: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def run(way: str, asked: list[str], given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """What a run took, and its texts."""
-    out = folder / f"{way}.jsonl"
-    command = [
-        sys.executable,
-        "-m",
-        "specrun",
-        "generate",
-        "--jsonl",
-        "--raw",
-        "--temp",
-        "0",
-        "-n",
-        str(given.n),
-        "-c",
-        str(given.c),
-    ]
-    command += ["-m", str(given.target), "--draft", str(given.draft), "-o", str(out), *WAYS[way]]
+    out = folder / "answers.jsonl"
+    out.unlink(missing_ok=True)
+    if way == PEER:
+        job = {"target": str(given.target.absolute()), "draft": str(given.draft.absolute()), "n": given.n, "c": given.c}
+        sent = json.dumps({**job, "prompts": asked})
+        command = [sys.executable, "-c", "import sys; from peer_tools import many; many.main(sys.stdin.read())"]
+    else:
+        sent = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in asked)
+        command = [sys.executable, "-m", "specrun", "generate", "--jsonl", "--raw", "--temp", "0", "-n", str(given.n)]
+        command += [
+            "-c",
+            str(given.c),
+            "-m",
+            str(given.target),
+            "--draft",
+            str(given.draft),
+            "-o",
+            str(out),
+            *WAYS[way],
+        ]
     if given.cap:
         capped = [sys.executable, str(Path(__file__).with_name("capped.py")), given.cap, "--evict", str(given.target)]
         command = [*capped, "--", *command]
-    environment = {"SPECRUN_DATA_DIR": str(folder / f"data {way}")}
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {"SPECRUN_DATA_DIR": str(folder / f"data {way}"), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     started = time.monotonic()
-
     done = subprocess.run(
-        command, input=lines, capture_output=True, encoding="utf-8", env=os.environ | environment, check=False
+        command, input=sent, capture_output=True, encoding="utf-8", env=os.environ | environment, check=False
     )
     seconds = time.monotonic() - started
     if done.returncode:
         raise SystemExit(f"{way}: {done.stderr}")
-    answers = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    n_tokens = sum(answer["completion_tokens"] for answer in answers)
-    read = bytes_read(done.stderr)
+    if way == PEER:  # without the time in which the program was compiled
+        seconds, answers = json.loads(done.stdout)
+        texts, prompt_tokens = [one["tokens"] for one in answers], sum(one["tokens_evaluated"] for one in answers)
+        ram_bytes = 0
+    else:
+        answers = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+        texts, prompt_tokens = [one["token_ids"] for one in answers], sum(one["prompt_tokens"] for one in answers)
+        ram_bytes = max(one["memory"]["ram_bytes"] for one in answers)
+    n_tokens, read = sum(map(len, texts)), bytes_read(done.stderr)
     return {
         "way": way,
         "seconds": round(seconds, 1),
         "tokens": n_tokens,
-        "prompt_tokens": sum(answer["prompt_tokens"] for answer in answers),
+        "prompt_tokens": prompt_tokens,
         "tokens_per_second": round(n_tokens / seconds, 2),
-        "ram_bytes": max(answer["memory"]["ram_bytes"] for answer in answers),
+        "ram_bytes": ram_bytes,
         "bytes_read_per_token": round(read / n_tokens) if read else 0,
-        "texts": [answer["token_ids"] for answer in answers],
+        "texts": texts,
     }
 
 
@@ -103,12 +117,14 @@ def main() -> None:
     parser.add_argument("-c", type=int, default=4096, help="tokens of prompt and answer")
     parser.add_argument("-n", type=int, default=64, help="tokens of each answer")
     parser.add_argument("--cap", default="", help="memory, as 900M, so that weights are streamed")
-    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--ways", default=",".join(WAYS), help=f"some of these, and {PEER}")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    lines = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts(given.prompts, given.longest))
+    asked = prompts(given.prompts, given.longest)
+    if PEER in given.ways.split(","):
+        build.programs(build.default_folder(), [tools.SERVER], usable_cores())
     with tempfile.TemporaryDirectory() as name:
-        rows = [run(way, lines, given, Path(name)) for way in given.ways.split(",")]
+        rows = [run(way, asked, given, Path(name)) for way in given.ways.split(",")]
     first = rows[0].pop("texts")
     for row in rows[1:]:
         others = [i for i, (text, other) in enumerate(zip(first, row.pop("texts"), strict=True)) if text != other]

@@ -19,12 +19,22 @@ from pathlib import Path
 SCRIPTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(SCRIPTS), str(SCRIPTS.parent)]
 
-from fault_tools import disks, downloads, files, memory, signals, surroundings, terminals, together  # noqa: E402
+from fault_tools import (  # noqa: E402
+    answers,
+    disks,
+    downloads,
+    files,
+    memory,
+    signals,
+    surroundings,
+    terminals,
+    together,
+)
 from fault_tools.injecting import Extent, Fault, Place, SkippedFaultError  # noqa: E402
 
 FAULTS: list[Fault] = [
     fault
-    for family in (signals, memory, disks, files, together, downloads, terminals, surroundings)
+    for family in (signals, memory, disks, files, answers, together, downloads, terminals, surroundings)
     for fault in family.FAULTS
 ]
 QUICK = Extent(every=0.4, moments=2)

@@ -75,7 +75,7 @@ class Runner:
                     "cache_prompt": False,
                     "ignore_eos": True,
                 }
-                yield parsing.server(_request(port, "/completion", body)["timings"])
+                yield parsing.server(request(port, "/completion", body)["timings"])
 
 
 @contextlib.contextmanager
@@ -104,7 +104,7 @@ def _server(program: Path, options: list[str], environment: dict[str, str], slot
                 if process.poll() is not None:
                     raise ToolError(f"did not start: {_last_words(log)}")
                 with contextlib.suppress(OSError):
-                    _request(port, "/health")
+                    request(port, "/health")
                     break
                 time.sleep(0.1)
             yield port
@@ -120,7 +120,7 @@ def _last_words(log: Any) -> str:
     return parsing.last_words(log.read().decode(errors="replace"))
 
 
-def _request(port: int, path: str, body: dict[str, Any] | None = None) -> Any:
+def request(port: int, path: str, body: dict[str, Any] | None = None) -> Any:
     """The JSON that the server answers. Raises OSError if it does not."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"})
