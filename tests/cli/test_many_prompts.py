@@ -89,9 +89,9 @@ def test_answers_of_something_else_are_told_and_stay(here: SpecrunHere, tmp_path
     assert out.read_bytes() == before, "what is wrong with known lines is told before anything is written"
     for text in ("a poem\n", "a poem"):
         out.write_text(text)
-        here("generate", *few, "-m", "/no/model.gguf").assert_fails(USAGE, "line 1", "--output")
+        here("generate", *few, "-m", file).assert_fails(USAGE, "line 1", "--output")
         assert out.read_text() == text
-    fresh = (*few[:-1], tmp_path / "fresh.jsonl", "-m", "/no/model.gguf")
+    fresh = (*few[:-1], tmp_path / "fresh.jsonl", "-m", file)
     assert here("generate", *fresh).code
     assert not (tmp_path / "fresh.jsonl").exists(), "what is wrong with the file is told before the model is loaded"
     for other in (tmp_path, Path(os.devnull)):

@@ -36,8 +36,8 @@ def test_nodes_that_do_not_pay_alone_pay_together() -> None:
 
 
 def test_the_price_of_a_node_is_that_of_the_best_larger_pass() -> None:
-    assert node_ms(JAGGED, 4, 4) == pytest.approx((JAGGED[20] - 52) / 16)
-    assert node_ms(JAGGED, 1, 1) == pytest.approx((JAGGED[5] - 24) / 4)
+    assert node_ms(JAGGED, 4, 4) == pytest.approx((150 - 52) / 28)
+    assert node_ms(JAGGED, 1, 1) == pytest.approx((JAGGED[17] - 24) / 16)
     assert node_ms(np.append(JAGGED[:17], np.full(16, 500.0)), 4, 4) == pytest.approx((105 - 52) / 12)
     assert node_ms(JAGGED, 32, 4) == 0.0
     assert node_ms(np.ones(33), 4, 4) == 0.0
