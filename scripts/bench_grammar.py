@@ -20,7 +20,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-from larger_vocabulary import TOKENS, with_more_tokens
+from other_vocabularies import TOKENS, with_more_tokens
 
 from specrun.catalog import embedded
 from specrun.constraints import schema_to_gbnf

@@ -25,6 +25,7 @@ from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.llama import DraftContext, LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
+from specrun.llama.draft_tokens import SameTokens
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
@@ -94,7 +95,7 @@ def measure(model: LlamaModel, plan: Plan, sampling: SamplingParameters, n_passe
     settings = LlamaSettings(type_v="bf16")
     config = ContextConfig(n_ctx=4096, n_seq_max=64, n_batch=512, n_outputs=64, settings=settings)
     with LlamaContext(model, config) as target, LlamaContext(model, config) as draft:
-        engine = Engine(TargetContext(target), DraftContext(draft, model.n_vocab), ctx_size=3072)
+        engine = Engine(TargetContext(target), DraftContext(draft, SameTokens(model.n_vocab)), ctx_size=3072)
         outside, before = [], 0.0
         generation = Generation(engine, Request(list(range(1, 33)), sampling), FixedPlan(plan))
         for _ in write_alone(generation):

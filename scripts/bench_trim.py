@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import gguf
-from larger_vocabulary import with_more_tokens
+from other_vocabularies import with_more_tokens
 
 import specrun
 from specrun.catalog.gguf_file import GgufFile
@@ -30,6 +30,7 @@ from specrun.making.trimming import trim
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import Plan
 from specrun.tuning.pass_timer import DraftTimer
 
 NODES = (1, 4, 16)
@@ -74,12 +75,12 @@ def time_passes(rows: list[Measured], n_rounds: int) -> None:
                     row.ms[n].append(ms)
 
 
-def write(model: Model, temperature: float, n_texts: int, n_tokens: int) -> tuple[list[list[int]], float]:
+def write(model: Model, plan: Plan, temperature: float, n_texts: int, n_tokens: int) -> tuple[list[list[int]], float]:
     """The texts, and the tokens that a pass commits."""
     texts, passes = [], 0
     for text in calibration_texts.shipped("validate")[:n_texts]:
         parameters = SamplingParameters(temperature=temperature, seed=1)
-        done = model.complete(Request(model.prompt_tokens(text.prompt), parameters, n_tokens), FixedPlan(PLAN)).run()
+        done = model.complete(Request(model.prompt_tokens(text.prompt), parameters, n_tokens), FixedPlan(plan)).run()
         texts.append(list(done.token_ids))
         passes += done.statistics.passes
     return texts, sum(map(len, texts)) / passes
@@ -100,7 +101,7 @@ def measure(asked: argparse.Namespace, n_vocab: int, folder: Path) -> list[Measu
         for temperature in TEMPERATURES:
             expected = None
             for row in rows:
-                texts, tokens_per_pass = write(row.model, temperature, asked.texts, asked.tokens)
+                texts, tokens_per_pass = write(row.model, PLAN, temperature, asked.texts, asked.tokens)
                 if texts != (expected := expected or texts):
                     raise SystemExit(f"with {row.kept:,} of {n_vocab:,} tokens the text is another one")
                 row.tokens_per_pass.append(tokens_per_pass)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ else:
 # The keys that models.toml may have in its tables, and the types of their values.
 _FAMILY_KEYS: dict[str, type] = {
     "about": str, "companions": list, "architecture": str, "licence": str, "context": int, "trees": bool,
-    "vocabulary": int, "tied": bool,
+    "vocabulary": int, "tied": bool, "other_drafts": dict,
 }  # fmt: skip
 _MODEL_KEYS = _FAMILY_KEYS | {
     "family": str, "repo": str, "revision": str, "file": str, "quantization": str, "bytes": int, "drafts": list,
@@ -91,6 +91,8 @@ class Entry:
     about: str | None = None  # a sentence about the family
     companions: tuple[str, ...] = ()  # which of COMPANIONS the family has, the best known first
     drafts: tuple[str, ...] = ()  # names of recommended drafts, the best first
+    # Small models with another tokenizer, by their aliases: percent of this model's text that both tokenizers share.
+    other_drafts: Mapping[str, int] = field(default_factory=dict)
     recommended: bool = False  # whether it is the model that README and menus recommend, with its first draft
     verified: bool = False  # whether repository and file were seen in published material or by `specrun models check`
 
@@ -184,6 +186,8 @@ def _check_keys(path: Path, table: str, keys: dict[str, Any], allowed: dict[str,
             raise UsageError(f"{path}: {key} in {table} must be a {allowed[key].__name__}; got {value!r}")
     if unknown := set(keys.get("companions", ())) - set(COMPANIONS):
         raise UsageError(f"{path}: {min(unknown)} in {table} is no companion; those are {', '.join(COMPANIONS)}")
+    if wrong := [name for name, n in keys.get("other_drafts", {}).items() if type(n) is not int or not 0 <= n <= 100]:
+        raise UsageError(f"{path}: {wrong[0]} in other_drafts of {table} must be a number of percent")
     if "shape" in keys:
         _check_shape(path, table, keys["shape"])
 

@@ -63,7 +63,7 @@ def local_pair(
         return embedded.TARGET, None if draft == resolve.NO_DRAFT else embedded.DRAFTS[draft or "draft"]
     named = draft if drafting else resolve.NO_DRAFT
     choice = resolve.choose(target, named, fetcher.may_fetch)
-    if choice.draft:
+    if choice.draft and choice.draft.path is None:
         pairs.check_families(choice.target.entry, choice.draft.entry)
     if choice.missing and fetcher.may_fetch and (models := _on_hub(choice, fetcher)):
         resolve.check_remote(choice, models)

@@ -1,4 +1,4 @@
-"""Checks whether a draft fits a target: both must have the same tokenizer."""
+"""Checks whether a draft fits a target: how their tokenizers differ, and their sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PRES_WITH_BOS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pi
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer: what two models must share."""
+    """A tokenizer. Two models that share it have the same ids."""
 
     kind: str  # tokenizer.ggml.model, e.g. `gpt2` for byte-pair encoding
     pre: str  # tokenizer.ggml.pre: how text is split before it is tokenized
@@ -31,6 +31,7 @@ class FileVocabulary(Vocabulary):
 
     eos: int | None  # id of the token that ends a text; None if there is none
     chat_template: str | None
+    types: tuple[int, ...] = ()  # by id, llama.cpp's numbers: 1 for text, 3 for control tokens, 6 for bytes
 
 
 def read_vocabulary(file: GgufFile) -> FileVocabulary:
@@ -39,20 +40,17 @@ def read_vocabulary(file: GgufFile) -> FileVocabulary:
     kind = str(metadata.get(TOKENIZER) or metadata.get("tokenizer.ggml.model", "none"))
     pre = str(metadata.get("tokenizer.ggml.pre", "default"))
     adds_bos = metadata.get("tokenizer.ggml.add_bos_token", kind in _KINDS_WITH_BOS or pre in _PRES_WITH_BOS)
+    tokens = metadata.get("tokenizer.ggml.tokens", ())
+    types = metadata.get("tokenizer.ggml.token_type", ())
     return FileVocabulary(
         kind=kind,
         pre=pre,
         bos=metadata.get("tokenizer.ggml.bos_token_id") if adds_bos else None,
-        tokens=tuple(token.encode() for token in metadata.get("tokenizer.ggml.tokens", ())),
+        tokens=tuple(token.encode() for token in tokens),
         eos=metadata.get("tokenizer.ggml.eos_token_id"),
         chat_template=file.chat_template,
+        types=tuple(types) if len(types) == len(tokens) else (1,) * len(tokens),
     )
-
-
-def check_pair(target: Vocabulary, draft: Vocabulary) -> None:
-    """Raise PairError if the draft cannot draft for the target, with the reason of `first_difference`."""
-    if difference := first_difference(target, draft):
-        raise PairError(f"this draft cannot draft for this target: {difference}; choose a draft of the same family")
 
 
 def check_sizes(target: int, draft: int) -> None:
@@ -63,16 +61,19 @@ def check_sizes(target: int, draft: int) -> None:
 
 
 def check_families(target: Entry | None, draft: Entry | None) -> None:
-    """Raise PairError if both models are in the catalog and belong to different families."""
-    if target and draft and target.family and draft.family and target.family != draft.family:
+    """Raise PairError if the catalog knows that two models have different tokenizers, but not what these share."""
+    if target and draft and target.family and draft.family not in (None, target.family):
+        if draft.alias in target.other_drafts:
+            return
         raise PairError(
-            f"{draft.alias} cannot draft for {target.alias}: their families, {draft.family} and {target.family}, have "
-            f"different tokenizers; `specrun models pairs {target.alias}` lists what fits"
+            f"{draft.alias} has another tokenizer than {target.alias} (their families are {draft.family} and "
+            f"{target.family}), and how much text they share is known once it is here; `specrun models pairs "
+            f"{target.alias}` lists what fits, `specrun pull {draft.alias}` fetches it anyway"
         )
 
 
 def first_difference(target: Vocabulary, draft: Vocabulary) -> str | None:
-    """Why the draft cannot draft for the target, by the ids that both have (families pad them); None if it can."""
+    """How the tokenizers differ, by the ids that both have (families pad them); None if ids mean the same to both."""
     if target.kind != draft.kind:
         return f"the target's tokenizer is {target.kind}, the draft's {draft.kind}"
     common = min(len(target.tokens), len(draft.tokens))

@@ -208,12 +208,17 @@ def list_pairs(
     ] = None,
     json: Json = False,
 ) -> None:
-    """List which drafts of the catalog and of this machine fit a target, and why the others do not."""
+    """List which drafts of the catalog and of this machine fit a target, and why the others do not.
+
+    A small model with another tokenizer can draft, too. Of the text, what both tokenizers share is what it can guess.
+    """
     from specrun.catalog import fitting, local_pair, resolve
     from specrun.catalog.entries import best_companion
+    from specrun.engine import calibration_texts
 
     targets = [resolve.locate(target)] if target else list(fitting.on_this_machine())
-    pairs = [pair for model in targets for pair in fitting.pairs_of(model)]
+    text = calibration_texts.together("calibrate", "validate")
+    pairs = [pair for model in targets for pair in fitting.pairs_of(model, text)]
     if json:
         output.write_json([asdict(pair) | {"fits": pair.difference is None} for pair in pairs])
         return
@@ -228,7 +233,7 @@ def list_pairs(
     if not pairs:
         return
     table = output.table("target", "draft", "fits", "")
-    for pair in sorted(pairs, key=lambda pair: pair.difference is not None):
+    for pair in sorted(pairs, key=lambda pair: (pair.difference is not None, pair.share is not None)):
         fits = "no" if pair.difference else "yes" if pair.checked else "yes, by the catalog"
         notes = [pair.difference] if pair.difference else list(pair.warnings)
         notes += ["not on this machine"] if not pair.cached else []

@@ -29,6 +29,6 @@ def shipped(use: Use) -> list[TuningText]:
     return [text for turn in zip_longest(*by_kind.values()) for text in turn if text]
 
 
-def together() -> str:
-    """The prompts for calibrating joined into one text, on which passes can be timed."""
-    return "\n\n".join(text.prompt for text in shipped("calibrate"))
+def together(*uses: Use) -> str:
+    """The prompts for these uses, without any for calibrating, as one text, to time passes or compare tokenizers on."""
+    return "\n\n".join(text.prompt for use in uses or ("calibrate",) for text in shipped(use))

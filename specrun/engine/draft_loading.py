@@ -10,14 +10,17 @@ import numpy as np
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head, article, block_of, check_head, drafting_head, selector_candidates
+from specrun.catalog.pairs import first_difference, read_vocabulary
+from specrun.catalog.shared_tokens import LEAST_SHARE, SharedTokens, share_of, token_spans, what_is_shared
 from specrun.catalog.trimmed import is_trimmed
-from specrun.engine import kept_states
+from specrun.engine import calibration_texts, kept_states
 from specrun.engine.default_settings import attention_of
 from specrun.engine.placing import head_config
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError, PairError
 from specrun.llama import AnyDraft, AnyHead, DraftContext, LlamaModel, RecurrentDraft, TargetContext
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
+from specrun.llama.draft_tokens import OtherTokens, SameTokens
 from specrun.llama.facts.relied_on import ARCHITECTURES, EMBEDDINGS, HIDDEN_STATES, Fact, why_not
 from specrun.llama.heads import bindings
 from specrun.llama.heads.assistant import AssistantContext, AssistantDraft
@@ -63,9 +66,29 @@ def _check(facts: Sequence[Fact], settings: LlamaSettings) -> None:
             raise LlamaError(fact.notice(why))
 
 
+def other_tokens(target: LlamaModel, draft: LlamaModel, plans: Sequence[Plan]) -> tuple[SharedTokens | None, list[str]]:
+    """What a draft with another tokenizer shares with the target, and a notice; None for one with the same.
+
+    Raises PairError if that is too little for a draft, or if a plan compares what both predict.
+    """
+    difference = first_difference(target.vocabulary, draft.vocabulary)
+    if difference is None:
+        return None, []
+    if compares := next((plan.method.name for plan in plans if plan.method.rule), None):
+        why = f"--method {compares} compares what target and draft predict, which takes the same tokenizer"
+        raise PairError(f"{why}, but {difference}; choose a draft of the same family or another --method")
+    ours, theirs = (read_vocabulary(GgufFile.read(model.path)) for model in (target, draft))
+    shared, text = SharedTokens(ours, theirs), calibration_texts.together("calibrate", "validate")
+    share = share_of(token_spans(ours, text), token_spans(theirs, text))
+    if share < LEAST_SHARE:
+        raise PairError(f"this draft would not pay: it has {what_is_shared(share)}; choose a draft of the same family")
+    return shared, [f"the draft has {what_is_shared(share)}"]
+
+
 def make_drafts(
     model: LlamaModel,
     head: Head | None,
+    shared: SharedTokens | None,
     target: TargetContext,
     plans: Sequence[Plan],
     settings: LlamaSettings,
@@ -74,8 +97,8 @@ def make_drafts(
 ) -> list[AnyDraft]:
     """The draft with its context, which `resources` frees: one for each of the texts that share the target's context.
 
-    For a head, the target keeps hidden states from now on. plans: those that will run. configured: gives the size of a
-    context.
+    For a head, the target keeps hidden states from now on. shared: of a draft with another tokenizer. plans: those that
+    will run. configured: gives the size of a context.
     """
     n_vocab = min(target.n_vocab, model.n_vocab)
     file = GgufFile.read(model.path)
@@ -87,7 +110,9 @@ def make_drafts(
         return [_make_head(model, head, target, config, n_vocab, deepest, resources)]
     config = configured(model, settings, kept_states.of_draft(file))
     context = resources.enter_context(LlamaContext(model, config))
-    return [*_drafts_of(context, n_vocab)]
+    config = context.config
+    n_most = max(config.n_ctx - config.n_outputs, config.n_ctx // 2)  # its text may have more tokens than the target's
+    return [*_drafts_of(context, lambda: OtherTokens(shared, n_most) if shared else SameTokens(n_vocab))]
 
 
 def _make_head(
@@ -132,13 +157,13 @@ def _of_target(config: ContextConfig, target: TargetContext) -> ContextConfig:
     return replace(config, n_ctx=shared.n_ctx, n_seq_max=1, settings=settings)
 
 
-def _drafts_of(context: LlamaContext, n_vocab: int) -> list[DraftContext | RecurrentDraft]:
-    """A draft for each of the texts that share the context of a model. n_vocab: as in `DraftContext`."""
+def _drafts_of(context: LlamaContext, vocabulary: Callable[[], SameTokens]) -> list[DraftContext | RecurrentDraft]:
+    """A draft for each of the texts that share the context of a model. vocabulary: makes the one of each."""
     if context.model.is_recurrent:
-        return [RecurrentDraft(context, n_vocab)]
+        return [RecurrentDraft(context, vocabulary())]
     leaves = context.config.lanes or (context.config.n_seq_max,)
     ends = np.cumsum(leaves).tolist()
-    lanes = [DraftContext(context, n_vocab, range(end - n, end)) for n, end in zip(leaves, ends, strict=True)]
+    lanes = [DraftContext(context, vocabulary(), range(end - n, end)) for n, end in zip(leaves, ends, strict=True)]
     for lane in lanes:
         lane.others = [other for other in lanes if other is not lane]
     return [*lanes]

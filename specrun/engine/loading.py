@@ -10,10 +10,10 @@ from pathlib import Path
 from specrun import clock
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head
-from specrun.catalog.pairs import check_pair, check_sizes
+from specrun.catalog.pairs import check_sizes
 from specrun.display_text import size_text
 from specrun.engine.default_settings import lost_bits, of_draft
-from specrun.engine.draft_loading import checked_head, make_drafts
+from specrun.engine.draft_loading import checked_head, make_drafts, other_tokens
 from specrun.engine.kept_states import KeptStates
 from specrun.engine.placing import attention_on_gpus, gpus_of, plan_placement, target_states, without_layers
 from specrun.engine.residency import plan_streaming, target_context
@@ -114,9 +114,10 @@ def _load(
     # By the memory that is free before the target is loaded.
     states = target_states(options, gpus_of(options))
     model, draft_model = _models(options, settings, draft_settings, head, resources, show)
+    shared, others = other_tokens(model, draft_model, options.plans) if draft_model and not head else (None, [])
     plans, notices = _on_one_path(options.plans, model, states)
     plans, further = _possible(plans, draft_model)
-    notices += [*further, *_differences(options, plans, model, placement)]
+    notices += [*further, *others, *_differences(options, plans, model, placement)]
     if not any(plan.method.needs_draft for plan in plans):
         draft_model = None
     if not options.exact and (lost := lost_bits(options.target)):
@@ -148,7 +149,7 @@ def _load(
     if placement and settings.gpu_layers and (placement.regime == "in VRAM" or settings.load_mode == "none"):
         warm_up(context)
     if draft_model:
-        drafts = make_drafts(draft_model, head, targets[0], plans, draft_settings, configured, resources)
+        drafts = make_drafts(draft_model, head, shared, targets[0], plans, draft_settings, configured, resources)
         if draft_settings.gpu_layers and isinstance(drafts[0], DraftContext):
             warm_up(drafts[0].context)
     ctx_size = context_length(options.ctx_size, n_ctx_train)
@@ -199,7 +200,6 @@ def _models(
     resources.enter_context(draft_model)
     if not is_head:
         check_sizes(model.n_bytes, draft_model.n_bytes)
-        check_pair(model.vocabulary, draft_model.vocabulary)
     return model, draft_model
 
 

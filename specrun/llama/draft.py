@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.llama.batch import Batch, committed_tokens, common_prefix, drafted_nodes, joined, readable
-from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits, rows_along
+from specrun.llama.batch import Batch, committed_tokens, common_prefix, drafted_nodes, joined
+from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
+from specrun.llama.draft_tokens import SameTokens
 from specrun.llama.tree_cells import TreeCells
 from specrun.speculation.drafter import DraftNode
 
@@ -57,19 +58,19 @@ class DraftContext:
 
     Accepted nodes stay where they are: committed text goes on in their sequence, and no other sequence is touched.
 
-    n_vocab: number of tokens that target and draft have in common, as one vocabulary may be padded further. Rows of
-    logits end there, and a committed token that the draft lacks is read as token 0, which costs accepted tokens only.
+    vocabulary: how the draft reads the target's tokens, which everybody else means. The cache has the draft's.
     others: those of other texts, which share the context. The order of their cells does not matter
         here: it could only change the drafts.
     sequences: those for this text; None for all of the context.
     """
 
-    def __init__(self, context: LlamaContext, n_vocab: int, sequences: range | None = None) -> None:
+    def __init__(self, context: LlamaContext, vocabulary: SameTokens, sequences: range | None = None) -> None:
         self.context = context
-        self.n_vocab = n_vocab
+        self.vocabulary = vocabulary
+        self.n_vocab = vocabulary.n_vocab
         self.others: list[DraftContext] = []
         self._sequences = range(context.config.n_seq_max) if sequences is None else sequences
-        self._tokens: list[int] = []  # of the committed text, what the cache holds
+        self._tokens: list[int] = []  # of the committed text, what the cache holds, as the draft reads it
         self._n_forgotten = 0  # tokens of the text that are left out behind the first
         self._can_forget = context.can_forget
         self._whole = self._sequences[0]  # a sequence with all committed text
@@ -103,6 +104,7 @@ class DraftContext:
 
     def _keep_common(self, tokens: Sequence[int]) -> list[int]:
         """Remove from the cache what is not of `tokens`. Returns what it shall hold of them."""
+        tokens = self.vocabulary.read(tokens)
         above_root = self._held_of(tokens[:-1])
         shared = common_prefix(self._tokens, above_root)
         if self._n_forgotten and shared <= _FIRST:  # another text, of which something else may be left out
@@ -124,10 +126,11 @@ class DraftContext:
         chunk = held[begin : begin + most]
         self._tokens += chunk
         n_outputs = int(len(self._tokens) == len(held))
-        return committed_tokens(readable(chunk, self.n_vocab), begin, 1, n_outputs, self._whole)
+        return committed_tokens(chunk, begin, 1, n_outputs, self._whole)
 
     def n_unread(self, tokens: Sequence[int]) -> int:
         """About how many of `tokens` the next `start` with them would read."""
+        tokens = self.vocabulary.read(tokens)
         n = len(tokens) - self._n_forgotten - common_prefix(self._tokens, self._held_of(tokens[:-1]))
         forgets = self._can_forget and len(tokens) > _FIRST + _LAST + _SLACK
         return min(n, _FIRST + _LAST) if forgets else n
@@ -167,7 +170,7 @@ class DraftContext:
         overwrites a row. The cache is emptied before, and must be emptied afterwards.
         """
         self.reset()
-        return (row[: self.n_vocab] for row in rows_along(self.context, readable(tokens, self.n_vocab), skip))
+        return self.vocabulary.rows_along(self.context, tokens, skip)
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
@@ -212,14 +215,15 @@ class DraftContext:
     def _added(self, nodes: Sequence[DraftNode]) -> Batch:
         """`nodes` with the cells that the next pass, which must have them, gives them."""
         self._n_promised = 0
+        nodes = self.vocabulary.read_nodes(nodes)
         sequences, positions = self._cells.add(nodes)
-        return drafted_nodes(readable([node.token for node in nodes], self.n_vocab), positions, sequences)
+        return drafted_nodes([node.token for node in nodes], positions, sequences)
 
 
 def start_together(asked: Sequence[tuple[DraftContext, Sequence[int]]]) -> list[Logits]:
     """`DraftContext.start` for several texts in one context, in as few passes as have room for what is to be read."""
     drafts = [draft for draft, _ in asked]
-    context, n_vocab = drafts[0].context, drafts[0].n_vocab
+    context, vocabulary = drafts[0].context, drafts[0].vocabulary
     found = dict[int, Logits]()
     for draft in [*drafts, *drafts[0].others]:
         draft._n_promised = 0  # all earlier trees are complete
@@ -238,7 +242,7 @@ def start_together(asked: Sequence[tuple[DraftContext, Sequence[int]]]) -> list[
                     batches.append(draft._read(held[i], room))
                     room -= len(batches[-1])
                     ended += [i] if batches[-1].n_outputs else []
-            rows = context.decode(joined(batches))[:, :n_vocab]
+            rows = vocabulary.rows(context.decode(joined(batches)))
             # The next pass overwrites the rows.
             rows = rows.copy() if len(found) + len(ended) < len(drafts) else rows
             found |= dict(zip(ended, rows, strict=True))
@@ -250,7 +254,7 @@ def start_together(asked: Sequence[tuple[DraftContext, Sequence[int]]]) -> list[
 def expand_together(asked: Sequence[tuple[DraftContext, Sequence[DraftNode]]]) -> list[Logits]:
     """`DraftContext.expand` for several texts in one context, in as few passes as have room for the nodes."""
     drafts = [draft for draft, _ in asked]
-    context, n_vocab = drafts[0].context, drafts[0].n_vocab
+    context, vocabulary = drafts[0].context, drafts[0].vocabulary
     sizes = [len(nodes) for _, nodes in asked]
     if len(asked) > 1 and sum(sizes) > min(context.config.n_batch, context.config.n_outputs):
         half = len(asked) // 2
@@ -259,5 +263,5 @@ def expand_together(asked: Sequence[tuple[DraftContext, Sequence[DraftNode]]]) -
     with ExitStack() as changes:
         for draft in drafts:
             changes.enter_context(draft._change)
-        rows = context.decode(joined([draft._added(nodes) for draft, nodes in asked]))[:, :n_vocab]
+        rows = vocabulary.rows(context.decode(joined([draft._added(nodes) for draft, nodes in asked])))
     return np.split(rows, np.cumsum(sizes)[:-1])

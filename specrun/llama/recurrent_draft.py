@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specrun.llama.batch import committed_tokens, common_prefix, readable
-from specrun.llama.context import LlamaContext, Logits, rows_along
+from specrun.llama.batch import committed_tokens, common_prefix
+from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.draft import CacheChange
+from specrun.llama.draft_tokens import SameTokens
 from specrun.llama.rollback import RecurrentStates
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.tree import ROOT
@@ -18,14 +19,15 @@ class RecurrentDraft:
     The checkpoint of the cache is the committed text. If the path was accepted as far as it was expanded, the cache
     goes on behind it; else the accepted tokens are decoded again from the checkpoint on, in one pass with the root.
 
-    n_vocab: as in `DraftContext`.
+    vocabulary: as in `DraftContext`.
     """
 
-    def __init__(self, context: LlamaContext, n_vocab: int) -> None:
+    def __init__(self, context: LlamaContext, vocabulary: SameTokens) -> None:
         self.context = context
-        self.n_vocab = n_vocab
+        self.vocabulary = vocabulary
+        self.n_vocab = vocabulary.n_vocab
         self._cache = RecurrentStates(context)
-        self._tokens: list[int] = []  # what the cache holds: committed text and path
+        self._tokens: list[int] = []  # what the cache holds: committed text and path, as the draft reads them
         self._expanded = [ROOT]  # the nodes of the path
         self._root_row: Logits | None = None  # the logits after the root, if nothing was expanded since
         self._change = CacheChange()
@@ -34,6 +36,7 @@ class RecurrentDraft:
         """See `DraftModel`."""
         if self._change.is_unfinished:
             self.reset()
+        tokens = self.vocabulary.read(tokens)
         if self._root_row is not None and self._tokens == list(tokens):
             return self._root_row  # the state without the root is not there any more
         with self._change:
@@ -42,24 +45,25 @@ class RecurrentDraft:
                 shared = self._cache.rollback(shared)
             rows = None
             for begin in range(shared, len(tokens), self.context.config.n_batch):
-                chunk = readable(tokens[begin : begin + self.context.config.n_batch], self.n_vocab)
+                chunk = list(tokens[begin : begin + self.context.config.n_batch])
                 is_last = begin + len(chunk) == len(tokens)
                 rows = self.context.decode(committed_tokens(chunk, begin, 1, n_outputs=int(is_last)))
             assert rows is not None, "the root is never in the cache"
             self._cache.checkpoint(len(tokens))
             self._tokens = list(tokens)
             self._expanded = [ROOT]
-            self._root_row = rows[0, : self.n_vocab].copy()
+            self._root_row = self.vocabulary.rows(rows)[0].copy()
         return self._root_row
 
     def n_unread(self, tokens: Sequence[int]) -> int:
         """As `DraftContext.n_unread`."""
+        tokens = self.vocabulary.read(tokens)
         return len(tokens) - common_prefix(self._tokens, tokens[:-1])
 
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
         """As `DraftContext.rows_along`."""
         self.reset()
-        return (row[: self.n_vocab] for row in rows_along(self.context, readable(tokens, self.n_vocab), skip))
+        return self.vocabulary.rows_along(self.context, tokens, skip)
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
@@ -87,9 +91,9 @@ class RecurrentDraft:
             if node.parent != parent:
                 raise ValueError(f"node {node.id} does not continue the path")
         self._root_row = None
+        path = [node.token for node in self.vocabulary.read_nodes(nodes)]
         with self._change:
-            path = readable([node.token for node in nodes], self.n_vocab)
             rows = self.context.decode(committed_tokens(path, len(self._tokens), 1, n_outputs=len(path)))
-            self._tokens += [node.token for node in nodes]
+            self._tokens += path
             self._expanded += [node.id for node in nodes]
-        return rows[:, : self.n_vocab]
+        return self.vocabulary.rows(rows)

@@ -123,6 +123,7 @@ def test_a_key_of_ones_own_changes_only_that(tmp_path: Path) -> None:
         ('[models.x]\nrepo = "a/b"\nfile = "c.gguf"\ndrafts = [3]\n', "drafts .* must be a list"),
         ('[models.qwen-0.5b]\nrepo = "a/b"\n', "a name with a dot must be quoted"),
         ('[models.x]\nrepo = "a/b"\nfile = "c.gguf"\ncompanions = ["x"]\n', "x .* is no companion; .*sibling"),
+        ('[models.x]\nrepo = "a/b"\nfile = "c.gguf"\nother_drafts = { y = 0.9 }\n', "y in other_drafts .* of percent"),
         ('[models.x]\nrepo = "a/b"\nfile = "c.gguf"\nshape = { layers = 3 }\n', "shape .* numbers above 0"),
         (
             '[models.x]\nrepo = "a/b"\nfile = "c.gguf"\n'
@@ -137,3 +138,12 @@ def test_a_catalog_of_ones_own_that_is_wrong_is_told_in_one_line(tmp_path: Path,
         catalog()
     assert "\n" not in str(error.value)
     assert "models.toml" in str(error.value)
+
+
+def test_drafts_with_another_tokenizer_are_models_of_other_families() -> None:
+    entries = catalog()
+    named = [(entry, name) for entry in entries.values() for name in entry.other_drafts]
+    assert {"gpt-oss-20b", "devstral-24b"} <= {entry.alias for entry, _ in named}
+    for entry, name in named:
+        assert entries[name].family != entry.family
+        assert not entry.drafts

@@ -47,11 +47,11 @@ def test_layers_that_llama_cpp_cannot_draft_with_are_named(whole: Path, monkeypa
     monkeypatch.setitem(TABLES, "mtp", frozenset())
     told = dict(lines(facts(Model("whole", whole))))
     assert told["MTP layers"] == "llama.cpp cannot draft with those of step35 models"
-    assert pairs_of(Model("whole", whole)) == []
+    assert pairs_of(Model("whole", whole), "") == []
 
 
 def test_a_targets_own_layers_are_one_of_its_pairs(whole: Path) -> None:
-    (pair,) = pairs_of(Model("whole", whole))
+    (pair,) = pairs_of(Model("whole", whole), "")
     assert (pair.draft, pair.recommended, pair.checked, pair.difference) == ("mtp", False, True, None)
 
 

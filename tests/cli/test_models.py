@@ -213,14 +213,16 @@ def test_pairs_of_a_target(here: SpecrunHere) -> None:
     assert "not on this machine" in table
 
 
-def test_pairs_say_why_not(here: SpecrunHere, served: Hub, stand_ins: dict[str, list[Path]], tmp_path: Path) -> None:
+def test_pairs_say_what_another_tokenizer_shares(
+    here: SpecrunHere, served: Hub, stand_ins: dict[str, list[Path]], tmp_path: Path
+) -> None:
     served.add("org/odd-GGUF", {"odd-Q8_0.gguf": edited_token(stand_ins["llama-1b"][0], tmp_path).read_bytes()})
     here("pull", "qwen-14b", "org/odd-GGUF", "--yes")
     pairs = json.loads(here("models", "pairs", "qwen-14b", "--json").stdout)
     odd = next(pair for pair in pairs if pair["draft"] == "org/odd-GGUF:Q8_0")
-    assert not odd["fits"]
-    assert "token 7 is" in odd["difference"]
-    assert "token 7 is" in here("models", "pairs", "qwen-14b").stdout
+    assert odd["fits"]
+    assert odd["share"] == 1, "the token is not in the text"
+    assert "another tokenizer, which shares 100%" in here("models", "pairs", "qwen-14b").stdout
 
 
 def edited_token(source: Path, tmp_path: Path) -> Path:

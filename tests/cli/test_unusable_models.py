@@ -256,14 +256,20 @@ def test_raw_needs_no_chat_template(here: SpecrunHere, script: Path, tmp_path: P
 # --- pairs ---------------------------------------------------------------------------------------------------------
 
 
-def test_different_tokenizers_name_the_first_token_that_differs(
+def test_a_draft_with_another_tokenizer_drafts_and_says_so(
     here: SpecrunHere, random_model: Path, tmp_path: Path
 ) -> None:
-    tokens = gguf.GGUFReader(random_model).fields[TOKENS].contents()
+    fields = gguf.GGUFReader(random_model).fields
+    tokens = fields[TOKENS].contents()
     tokens[7] += "other"
-    draft = edited(tmp_path / "draft.gguf", random_model, {TOKENS: tokens})
-    result = here("generate", "x", "-m", random_model, "-md", draft)
-    result.assert_fails(PAIR, "token 7", repr(tokens[7]), "same family")
+    draft = edited(tmp_path / "draft.gguf", random_llama(tmp_path / "small.gguf", n_layer=1), {TOKENS: tokens})
+    result = here("generate", "x", "-m", random_model, "-md", draft, "-n", "8", "--speculate", "tree")
+    assert result.stdout == here("generate", "x", "-m", random_model, "-n", "8", "--speculate", "off").stdout
+    assert result.stderr.startswith("the draft has another tokenizer, which shares ")
+    assert result.stderr.count("\n") == 1
+    odd = edited(tmp_path / "odd.gguf", draft, {TOKENS: [f"<{i}>" for i in range(len(tokens))]})
+    result = here("generate", "x", "-m", random_model, "-md", odd)
+    result.assert_fails(PAIR, "shares 0%", "same family")
 
 
 def test_a_draft_bigger_than_its_target(here: SpecrunHere, random_model: Path, tmp_path: Path) -> None:

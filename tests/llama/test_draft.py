@@ -12,6 +12,7 @@ from specrun.catalog import embedded
 from specrun.errors import LlamaError
 from specrun.llama import DraftContext
 from specrun.llama.batch import Batch
+from specrun.llama.draft_tokens import SameTokens
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.drafter import DraftLimits, DraftNode
 from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter
@@ -209,7 +210,7 @@ def test_after_an_interruption_at_any_moment_the_next_text_is_right(draft: Draft
 
 
 def test_a_drafted_token_that_the_draft_lacks_is_read_as_token_0(draft: DraftContext) -> None:
-    short = DraftContext(draft.context, 100)
+    short = DraftContext(draft.context, SameTokens(100))
     short.start(TEXT)
     row = short.expand([DraftNode(1, ROOT, 10**6)])[0].copy()
     short.reset()

@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from specrun.llama import DraftContext, LlamaModel
 from specrun.llama.context import ContextConfig, LlamaContext, Logits
+from specrun.llama.draft_tokens import SameTokens
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.tree import ROOT
@@ -59,7 +60,7 @@ class DraftStates(RuleBasedStateMachine):
         settings = LlamaSettings(threads=1, type_v="bf16")
         self.config = ContextConfig(_LONGEST + n_further_cells, n_seq_max, 64, max(n_seq_max, 16), settings)
         self.context = self.resources.enter_context(LlamaContext(model, self.config))
-        self.draft = DraftContext(self.context, model.n_vocab)
+        self.draft = DraftContext(self.context, SameTokens(model.n_vocab))
         self.fresh = Fresh(opened(model, ContextConfig(512, 1, 64, 1, settings)))
         self.start(0.0, 10, seed)
 
