@@ -89,31 +89,30 @@ def assert_same(results: list[Written], plain: list[Written]) -> None:
         assert first_difference(result, reference) is None
 
 
-def share_of_passes(target: Path, head: Path, kind: Any, sampling: SamplingParameters) -> float:
+def share_of_passes(target: Path, head: Path, kind: Any) -> float:
     """The largest share of plain decoding's passes that a chain and a tree take, which must write the same.
 
     kind: of the draft, as `isinstance` takes it.
     """
     with engine(target, None, OFF.plan()) as e:
-        plain = written(e, OFF.plan(), sampling)
+        plain = written(e, OFF.plan(), SAMPLED)
     shares = []
     for plan in (CHAIN.plan(depth=3), SPECEXEC.plan(16, 4)):
         with engine(target, head, plan) as e:
             assert isinstance(e.draft, kind)
-            results = written(e, plan, sampling)
+            results = written(e, plan, SAMPLED)
         assert_same(results, plain)
         shares.append(sum(result.n_passes for result in results) / sum(result.n_passes for result in plain))
     return max(shares)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
-def test_every_kind_of_plan_writes_the_same(running: Engine, pair: Pair, sampling: SamplingParameters) -> None:
+def test_every_kind_of_plan_writes_the_same(running: Engine, pair: Pair) -> None:
     with engine(pair[0], None, OFF.plan()) as e:  # without a head, the target is not even asked for states
-        plain = written(e, OFF.plan(), sampling)
-    assert_same(written(running, OFF.plan(), sampling), plain)
+        plain = written(e, OFF.plan(), SAMPLED)
+    assert_same(written(running, OFF.plan(), SAMPLED), plain)
     for plan in PLANS:
-        results = written(running, plan, sampling)
+        results = written(running, plan, SAMPLED)
         assert_same(results, plain)
         n_passes = sum(result.n_passes for result in results)
         assert n_passes < 0.85 * sum(result.n_passes for result in plain), f"{plan}: little was accepted"
@@ -139,25 +138,23 @@ def test_a_tree_commits_more_than_a_chain(running: Engine) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
-def test_a_head_that_is_nearly_always_wrong_changes_nothing(tmp_path: Path, sampling: SamplingParameters) -> None:
+def test_a_head_that_is_nearly_always_wrong_changes_nothing(tmp_path: Path) -> None:
     with engine(embedded.TARGET, random_eagle3(tmp_path / "head.gguf"), LARGEST) as e:
-        plain = written(e, OFF.plan(), sampling, 24)
+        plain = written(e, OFF.plan(), SAMPLED, 24)
         for plan in PLANS[:2]:
-            assert_same(written(e, plan, sampling, 24), plain)
+            assert_same(written(e, plan, SAMPLED, 24), plain)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
-def test_the_second_turn_is_the_same(running: Engine, sampling: SamplingParameters) -> None:
+def test_the_second_turn_is_the_same(running: Engine) -> None:
     prompt, more, _ = code_prompts(running, 3, 40)
 
     def turns(plan: Plan) -> list[Written]:
         running.reset()
-        first = write(running, prompt, sampling, plan, N_TOKENS)
+        first = write(running, prompt, SAMPLED, plan, N_TOKENS)
         # The answer goes on; then another one is asked for, which shares the beginning only.
-        second = write(running, [*prompt, *first.tokens, *more], sampling, plan, N_TOKENS)
-        again = write(running, [*prompt, *first.tokens[:10], *more], sampling, plan, N_TOKENS)
+        second = write(running, [*prompt, *first.tokens, *more], SAMPLED, plan, N_TOKENS)
+        again = write(running, [*prompt, *first.tokens[:10], *more], SAMPLED, plan, N_TOKENS)
         return [first, second, again]
 
     plain = turns(OFF.plan())
@@ -198,25 +195,19 @@ def test_exact_runs_are_the_same(pair: Pair) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 @pytest.mark.parametrize("is_beside", [False, True], ids=["inside", "beside"])
 @pytest.mark.parametrize("make", [random_mtp_qwen35, random_mtp_glm4_moe])
-def test_mtp_layers_of_hybrids_and_mixtures(
-    tmp_path: Path, make: Callable[[Path], Path], is_beside: bool, sampling: SamplingParameters
-) -> None:
+def test_mtp_layers_of_hybrids_and_mixtures(tmp_path: Path, make: Callable[[Path], Path], is_beside: bool) -> None:
     target = head = make(tmp_path / "whole.gguf")
     if is_beside:
         target, head = trunk_alone(tmp_path / "trunk.gguf", target), head_alone(tmp_path / "mtp.gguf", target)
-    assert share_of_passes(target, head, HeadDraft, sampling) < 0.9
+    assert share_of_passes(target, head, HeadDraft) < 0.9
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
 @pytest.mark.parametrize("kind", ["dspark", "dflash", "eagle3"])
 @pytest.mark.parametrize("make", [random_qwen35, random_qwen35_moe])
-def test_heads_for_models_with_m_rope(
-    tmp_path: Path, make: Callable[[Path], Path], kind: str, sampling: SamplingParameters
-) -> None:
+def test_heads_for_models_with_m_rope(tmp_path: Path, make: Callable[[Path], Path], kind: str) -> None:
     target = quiet(tmp_path / "target.gguf", make(tmp_path / "plain.gguf"))
     if kind == "dspark":
         head = random_dspark(tmp_path / "head.gguf", target, has_sections=True)
@@ -224,7 +215,7 @@ def test_heads_for_models_with_m_rope(
         head = random_dflash(tmp_path / "head.gguf", target, has_sections=True)
     else:
         head = random_eagle3(tmp_path / "head.gguf", target)
-    share = share_of_passes(target, head, AnyHead, sampling)
+    share = share_of_passes(target, head, AnyHead)
     assert kind != "dspark" or share < 0.85
 
 

@@ -18,7 +18,6 @@ from tests.hybrids import noisy
 from tests.models import random_gemma3
 from tests.other_caches import random_deepseek2, random_gpt_oss
 
-GREEDY = SamplingParameters(temperature=0)
 SAMPLED = SamplingParameters(temperature=0.8, seed=1)
 WINDOW = 24  # tokens
 MODELS: dict[str, Callable[[Path], Path]] = {
@@ -37,12 +36,11 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
-def test_chains_and_trees_write_the_same_text(pair: tuple[Path, Path], sampling: SamplingParameters) -> None:
+def test_chains_and_trees_write_the_same_text(pair: tuple[Path, Path]) -> None:
     target, draft = pair
-    plain = written_by(OFF.plan(), sampling, 2, target=target, draft=draft)
+    plain = written_by(OFF.plan(), SAMPLED, 2, target=target, draft=draft)
     for plan in (CHAIN.plan(depth=4), SPECEXEC.plan(24, 6), SPECEXEC.plan(100, 4)):
-        results = written_by(plan, sampling, 2, target=target, draft=draft)
+        results = written_by(plan, SAMPLED, 2, target=target, draft=draft)
         for result, reference in zip(results, plain, strict=True):
             assert first_difference(result, reference) is None, plan
             lengths = result.statistics.accepted

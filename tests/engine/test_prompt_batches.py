@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from tests.engines import Written, code_prompts, first_difference, write
+from tests.hybrids import noisy
 from tests.models import random_llama, wide_target
 
 # As given, and the tokens that llama.cpp gets and computes at once of a prompt, without a tree that needs more room.
@@ -24,26 +26,35 @@ SIZES = [
     (2048, 1024, 2048, 1024),
 ]  # fmt: skip
 ROOM = CHAIN.plan(depth=15)
-PLANS = [OFF.plan(), CHAIN.plan(depth=5), SPECEXEC.plan(64, 12), SPECEXEC.plan(200, 12)]
+PLANS = [OFF.plan(), CHAIN.plan(depth=5), SPECEXEC.plan(200, 12)]
 
 
-def loaded(target: Path, plan: Plan, batch: int | None, ubatch: int | None) -> Model:
+def loaded(target: Path, plan: Plan, batch: int | None, ubatch: int | None, draft: Path = embedded.DRAFT) -> Model:
     settings = LlamaSettings(threads=1, repack=False, batch_size=batch, ubatch_size=ubatch)
     one_thread = LlamaSettings(threads=1)
     # Padded passes need room for more than a root.
-    return Model(RunOptions(target, embedded.DRAFT, (plan,), ROOM, 2048, settings, one_thread))
+    return Model(RunOptions(target, draft, (plan,), ROOM, 2048, settings, one_thread))
 
 
-def texts(target: Path, batch: int | None, ubatch: int | None, padding: PassSizes, temperature: float) -> list[Written]:
-    """Two turns by each of the plans, behind a prompt of 900 tokens."""
+def texts(
+    target: Path,
+    batch: int | None,
+    ubatch: int | None,
+    padding: PassSizes,
+    temperature: float,
+    draft: Path = embedded.DRAFT,
+    plans: Sequence[Plan] = PLANS,
+    n_prompt: int = 900,
+) -> list[Written]:
+    """Two turns by each of the plans, behind a prompt of `n_prompt` tokens."""
     written = []
-    for plan in PLANS:
-        with loaded(target, plan, batch, ubatch) as model:
+    for plan in plans:
+        with loaded(target, plan, batch, ubatch, draft) as model:
             model.engine.target.padding = padding
-            prompt, more = code_prompts(model.engine, 2, 900)
+            prompt, more = code_prompts(model.engine, 2, n_prompt)
             sampling = SamplingParameters(temperature=temperature, seed=5)
             first = write(model.engine, prompt, sampling, plan, 24)
-            again = write(model.engine, [*prompt, *first.tokens, *more[:333]], sampling, plan, 24)
+            again = write(model.engine, [*prompt, *first.tokens, *more[: n_prompt // 3]], sampling, plan, 24)
             n_passes = first.n_passes + again.n_passes
             written.append(
                 Written(first.tokens + again.tokens, first.rows + again.rows, again.finish, n_passes, again.statistics)
@@ -70,21 +81,28 @@ def test_llama_cpp_gets_the_sizes_that_it_would_have_by_its_own_options(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batch", "ubatch"), [sizes[:2] for sizes in SIZES])
-def test_trees_write_what_plain_decoding_writes(batch: int | None, ubatch: int | None) -> None:
-    plain, *others = texts(embedded.TARGET, batch, ubatch, ANY_SIZE, 0.8)
+@pytest.mark.parametrize(("batch", "ubatch"), [(None, 96), (200, 700), (2048, 1024)])
+def test_trees_write_what_plain_decoding_writes(batch: int | None, ubatch: int | None, made: Path) -> None:
+    target = random_llama(made / "long-context.gguf", n_ctx=2048)
+    draft = noisy(made / "draft-with-long-context.gguf", target)
+    plain, *others = texts(target, batch, ubatch, ANY_SIZE, 0.8, draft)
     for other in others:
         assert first_difference(other, plain) is None
         assert other.n_passes < plain.n_passes, "something was accepted"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batch", "ubatch"), [(None, 66), (1000, 250), (None, 1024), (2048, 1024)])
-@pytest.mark.parametrize(("kind", "sizes"), [("q4_k_m", PassSizes(8)), ("f16", PassSizes(2))])
+@pytest.mark.parametrize(
+    ("kind", "sizes", "batch", "ubatch", "n_prompt"),
+    [
+        ("q4_k_m", PassSizes(8), None, 66, 150), ("q4_k_m", PassSizes(8), 500, 250, 600),
+        ("f16", PassSizes(2), 2048, 1024, 600),
+    ],
+)  # fmt: skip
 def test_it_holds_with_padding_where_bits_depend_on_the_size_of_a_pass(
-    kind: str, sizes: PassSizes, batch: int | None, ubatch: int | None, made: Path
+    kind: str, sizes: PassSizes, batch: int | None, ubatch: int | None, n_prompt: int, made: Path
 ) -> None:
-    plain, *others = texts(wide_target(made, kind), batch, ubatch, sizes, 0.0)
+    plain, *others = texts(wide_target(made, kind), batch, ubatch, sizes, 0.0, n_prompt=n_prompt)
     for other in others:
         assert first_difference(other, plain) is None
 
@@ -93,5 +111,7 @@ def test_it_holds_with_padding_where_bits_depend_on_the_size_of_a_pass(
 def test_the_bits_do_depend_on_the_size_of_a_prompts_passes(made: Path) -> None:
     """Otherwise the test above would show little: in passes of 4 tokens the kernels are others."""
     target = wide_target(made, "q4_k_m")
-    usual, other = (texts(target, None, ubatch, ANY_SIZE, 0.0)[0] for ubatch in (None, 4))
+    usual, other = (
+        texts(target, None, ubatch, ANY_SIZE, 0.0, plans=PLANS[:1], n_prompt=150)[0] for ubatch in (None, 4)
+    )
     assert usual.rows != other.rows
