@@ -137,9 +137,8 @@ def best_tree(acceptance: Sequence[float], costs: CostModel, plain_ms: float) ->
     plain_ms: milliseconds of a pass of plain decoding, for which the target has the draft's memory too.
     """
     target = costs.target
-    lengths = sequoia.expected_lengths(acceptance, target.largest, _DEPTH)
     shapes = [TreeShape.chain(n - 1) for n in target.sizes[1:] if n - 1 <= _DEPTH]
-    shapes += [lengths.shape(n, depth) for n in target.sizes[1:] for depth in range(1, _DEPTH + 1)]
+    shapes += [sequoia.best_shape(acceptance, n, depth) for n in target.sizes[1:] for depth in range(1, _DEPTH + 1)]
     speedups = {
         shape: shape.expected(acceptance) * plain_ms / sequoia.pass_ms(shape, costs, _CTX)
         for shape in shapes

@@ -13,7 +13,7 @@ from specrun.speculation.method import ACCEPTANCE, DRAFT, Method
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
 
-MAX_DEPTH = 24  # levels of the trees that the dynamic program considers; chosen by hand
+MAX_DEPTH = 24  # levels of the trees that are considered; chosen by hand
 
 
 def fill_shape(

@@ -1,4 +1,4 @@
-"""The dynamic program equals a search over all trees; bounds on leaves; the choice by cost tables; acceptance of one
+"""The best tree equals that of a search over all trees; bounds on leaves; the choice by cost tables; acceptance of one
 position equals sums over all outcomes.
 """
 
@@ -12,7 +12,7 @@ import pytest
 
 from specrun.sampling import Distribution
 from specrun.speculation.papers import sequoia
-from specrun.speculation.papers.sequoia import best_shape, choose, expected_lengths, pass_ms
+from specrun.speculation.papers.sequoia import best_shape, choose, pass_ms
 from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
 from specrun.speculation.shape import TreeShape
 
@@ -37,37 +37,23 @@ def child_counts(n_nodes: int, waiting: int) -> Iterator[list[int]]:
 
 
 def vector(seed: int) -> list[float]:
-    """A random acceptance vector; every third does not fall."""
-    rng = np.random.default_rng(seed)
-    p = rng.dirichlet(np.full(6, 0.7))[:5]
-    return (p if seed % 3 == 2 else np.sort(p)[::-1]).tolist()
+    """A random acceptance vector, which falls."""
+    p = np.random.default_rng(seed).dirichlet(np.full(6, 0.7))[:5]
+    return np.sort(p)[::-1].tolist()
 
 
 @pytest.mark.parametrize("seed", range(9))
-def test_the_dynamic_program_finds_what_trying_every_tree_finds(seed: int) -> None:
+def test_no_tree_is_worth_more(seed: int) -> None:
     p = vector(seed)
-    table = expected_lengths(p, LARGEST, 4)
     worth = [(shape.n_nodes, shape.depth, shape.expected(p)) for shape in all_trees()]
     for n_nodes in range(1, LARGEST + 1):
         for depth in range(5):
             best = max(expected for n, d, expected in worth if n <= n_nodes and d <= depth)
-            assert table.lengths[n_nodes, depth] == pytest.approx(best)
+            assert best_shape(p, n_nodes, depth).expected(p) == pytest.approx(best)
 
 
 def test_there_are_as_many_trees_as_catalan_says() -> None:
     assert len(all_trees()) == 1 + 1 + 2 + 5 + 14 + 42 + 132 + 429
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_shapes_are_worth_what_the_table_says(seed: int) -> None:
-    p = vector(seed)
-    table = expected_lengths(p, 60, 9)
-    for n_nodes in (1, 2, 3, 10, 33, 60):
-        for depth in (0, 1, 4, 9):
-            shape = table.shape(n_nodes, depth)
-            assert shape.expected(p) == pytest.approx(table.lengths[n_nodes, depth])
-            assert shape.n_nodes <= n_nodes
-            assert shape.depth <= depth
 
 
 def test_nodes_without_a_chance_are_left_out() -> None:
@@ -172,18 +158,6 @@ def test_a_draft_that_pays_per_node_makes_narrower_trees_and_one_that_pays_per_p
     cheap = choose(p, costs(FLAT, CHEAP), 64, 64, 16)
     assert max(per_node.expanded_widths) < max(cheap.expanded_widths)
     assert per_pass.depth < cheap.depth
-
-
-def test_bounds_on_the_speed_pass_over_no_better_tree() -> None:
-    rng = np.random.default_rng(1)
-    for _ in range(5):
-        model = costs({n: 100 * rng.random() + n for n in SIZES}, {n: 20 * rng.random() + 1 for n in SIZES})
-        for max_leaves in (2, 64):
-            table = expected_lengths(REAL, 64, 8)
-            shapes = [table.shape(n, depth, max_leaves) for n in SIZES for depth in range(9)]
-            chosen = choose(REAL, model, 64, 64, 8, max_leaves)
-            rates = [shape.expected(REAL) / pass_ms(shape, model, 64) for shape in (chosen, *shapes)]
-            assert rates[0] == pytest.approx(max(rates))
 
 
 def test_a_draft_without_a_model_costs_only_our_own_work() -> None:
