@@ -102,9 +102,9 @@ class Conversations:
         kept = max(self._kept, key=lambda copy: copy.held.reusable(prompt), default=None)
         n_kept = kept.held.reusable(prompt) if kept else 0
         others = [other for other in self._engines if other is not engine]
-        best = max(others, key=lambda other: other.target.held().reusable(prompt), default=None)
+        best = max(others, key=lambda other: other.target.held(is_copied=True).reusable(prompt), default=None)
         if best is not None:
-            beside = best.target.held()
+            beside = best.target.held(is_copied=True)
             n_beside = beside.reusable(prompt)
             if n_beside >= max(n_kept, n_held + FEWEST) and n_beside - n_held >= _WORTH * beside.n_cached:
                 with suppress(LlamaError, MemoryError):

@@ -89,7 +89,7 @@ def make_drafts(
     model: LlamaModel,
     head: Head | None,
     shared: SharedTokens | None,
-    target: TargetContext,
+    targets: Sequence[TargetContext],
     plans: Sequence[Plan],
     settings: LlamaSettings,
     configured: Callable[[LlamaModel, LlamaSettings, kept_states.KeptStates | None], ContextConfig],
@@ -97,9 +97,11 @@ def make_drafts(
 ) -> list[AnyDraft]:
     """The draft with its context, which `resources` frees: one for each of the texts that share the target's context.
 
-    For a head, the target keeps hidden states from now on. shared: of a draft with another tokenizer. plans: those that
-    will run. configured: gives the size of a context.
+    A head, and a draft with recurrent states, drafts for the first text only. For a head, the targets keep hidden
+    states of all texts from now on, which may go on as the first. shared: of a draft with another tokenizer. plans:
+    those that will run. configured: gives the size of a context.
     """
+    target = targets[0]
     n_vocab = min(target.n_vocab, model.n_vocab)
     file = GgufFile.read(model.path)
     if not settings.gpu_layers and not (head and head.reads_cache):
@@ -107,7 +109,11 @@ def make_drafts(
     if head:
         config = head_config(configured(model, settings, None), plans)
         deepest = max(plan.depth for plan in plans)
-        return [_make_head(model, head, target, config, n_vocab, deepest, resources)]
+        draft = _make_head(model, head, target, config, n_vocab, deepest, resources)
+        target.states = draft.states
+        for other in targets[1:]:
+            other.states = draft.states.of_another_text()
+        return [draft]
     config = configured(model, settings, kept_states.of_draft(file))
     context = resources.enter_context(LlamaContext(model, config))
     config = context.config
@@ -144,7 +150,6 @@ def _make_head(
         setup = HeadSetup(target.context, model.n_embd_out if is_mtp else model.n_embd, is_mtp)
         context = resources.enter_context(LlamaContext(model, config, head=setup))
         draft = HeadDraft(context, setup, head.target_layers, n_vocab)
-    target.states = draft.states
     return draft
 
 

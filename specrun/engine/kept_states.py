@@ -22,17 +22,29 @@ _SMALL = 64_000_000  # bytes that snapshots may take in any case
 class KeptStates:
     """The states of a context with recurrent layers."""
 
-    n_sequences: int = 1  # sequences, each with a state: the text's, and the checkpoint's if there is one
+    n_sequences: int = 1  # sequences, each with a state: one for each text, and the checkpoint's if there is one
     n_snapshots: int = 0  # further states of the last pass
+    n_texts: int = 1  # texts that may be written at a time
 
     @property
     def n_states(self) -> int:
-        """All states, the copy of the state behind the prompt included."""
-        return self.n_sequences * (1 + self.n_snapshots) + 1
+        """All states, the copies of those behind prompts included."""
+        return self.n_sequences * (1 + self.n_snapshots) + self.n_texts
+
+
+def most_texts(file: GgufFile) -> int | None:
+    """Texts that may be written at a time, as far as their states take a small part of what the weights take; None
+    without a recurrent layer. Each text has a state, and a copy of the one behind its prompt.
+    """
+    if is_untried(file):
+        return 1
+    if not recurrent_layers(file):
+        return None
+    return max(int(max(_SHARE * file.n_bytes, _SMALL)) // (2 * sum(state_bytes(file))), 1)
 
 
 def of_target(
-    file: GgufFile, plans: Sequence[Plan], pads: bool, is_streamed: bool, has_draft: bool
+    file: GgufFile, plans: Sequence[Plan], pads: bool, is_streamed: bool, has_draft: bool, n_texts: int = 1
 ) -> KeptStates | None:
     """The states of a target that follows `plans`; None if it has no recurrent layer.
 
@@ -40,16 +52,20 @@ def of_target(
     part of each. With a checkpoint, committed tokens are decoded again, which costs little where weights are streamed:
     there memory counts more. A checkpoint costs plain passes nothing, so it is also taken where specrun chooses the
     plan and only draft sources draft, which guess now and then. Padding is dropped after every pass, which only a
-    checkpoint allows in passes of every size.
+    checkpoint allows in passes of every size. Of several texts only one drafts, while it is alone, so a checkpoint is
+    enough.
 
     pads: whether passes are padded. is_streamed: whether the weights do not fit into RAM. has_draft: whether a draft
-        model or a head drafts.
+        model or a head drafts. n_texts: most that are wanted at a time; padded ones are written one after the other.
     """
     if is_untried(file):
         return KeptStates()
     if not recurrent_layers(file):
         return None
     depth = max((plan.depth for plan in plans), default=0)
+    n_texts = 1 if pads else min(n_texts, most_texts(file) or 1)
+    if n_texts > 1:
+        return KeptStates(n_texts + (depth > 0), n_texts=n_texts)
     if not depth and not pads:
         return KeptStates()
     is_asked_for = len(plans) == 1

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from specrun import clock
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head
+from specrun.catalog.layer_states import is_untried
 from specrun.catalog.pairs import check_sizes
 from specrun.display_text import size_text
 from specrun.engine.default_settings import lost_bits, of_draft
@@ -50,7 +52,7 @@ class LoadedPair:
     """A target and, if a plan needs it, a draft."""
 
     targets: tuple[TargetContext, ...]  # one for each text that may be written at a time, all in one context
-    drafts: tuple[AnyDraft, ...]  # likewise; empty if no plan needs a draft
+    drafts: tuple[AnyDraft, ...]  # likewise, or for the first text only; empty if no plan needs one
     plans: tuple[Plan, ...]  # the plans of the options that can run
     ctx_size: int  # most tokens of prompt and answer together
     placement: Placement | None  # which layers are in VRAM; None without a GPU
@@ -123,13 +125,15 @@ def _load(
     if not options.exact and (lost := lost_bits(options.target)):
         notices.append(lost)
     if options.parallel > 1:
-        alone = _why_one_at_a_time(options, settings, model, draft_model, head) or why_not(CELLS, settings)
+        alone = _why_one_at_a_time(options, settings, states) or why_not(CELLS, settings)
         if alone:
             notices.append(CELLS.notice(alone))
-            options = replace(options, parallel=1, shared_tokens=None)
+            options = options.alone
     n_ctx_train = model.n_ctx_train
 
-    def configured(model: LlamaModel, settings: LlamaSettings, states: KeptStates | None) -> ContextConfig:
+    def configured(
+        options: RunOptions, model: LlamaModel, settings: LlamaSettings, states: KeptStates | None
+    ) -> ContextConfig:
         config = options.context_config(plans, n_ctx_train, states)
         settings = settings.over(_cache_types(model, settings))
         decided = attention_on_gpus(GgufFile.read(model.path), settings) if settings.gpu_layers else settings
@@ -137,7 +141,7 @@ def _load(
 
     if streaming.readers:
         show(f"reading the weights of {model.name} that stay in memory from {options.target.parent}")
-    context, notice = target_context(model, configured(model, settings, states), streaming, resources)
+    context, notice = target_context(model, configured(options, model, settings, states), streaming, resources)
     if notice and streaming.readers and placement and (better := without_layers(options, placement)):
         raise _BetterOutOfVramError(better)
     notices += [notice] if notice else []
@@ -149,7 +153,10 @@ def _load(
     if placement and settings.gpu_layers and (placement.regime == "in VRAM" or settings.load_mode == "none"):
         warm_up(context)
     if draft_model:
-        drafts = make_drafts(draft_model, head, shared, targets[0], plans, draft_settings, configured, resources)
+        # A head, and a draft of recurrent states or for them, drafts for a single text.
+        of_one = head or model.is_recurrent or draft_model.is_recurrent
+        config = partial(configured, options.alone if of_one else options)
+        drafts = make_drafts(draft_model, head, shared, targets, plans, draft_settings, config, resources)
         if draft_settings.gpu_layers and isinstance(drafts[0], DraftContext):
             warm_up(drafts[0].context)
     ctx_size = context_length(options.ctx_size, n_ctx_train)
@@ -240,20 +247,17 @@ def _progress(path: Path, show: Callable[[str], None]) -> Callable[[float], None
     return loaded
 
 
-def _why_one_at_a_time(
-    options: RunOptions, settings: LlamaSettings, target: LlamaModel, draft: LlamaModel | None, head: Head | None
-) -> str | None:
+def _why_one_at_a_time(options: RunOptions, settings: LlamaSettings, states: KeptStates | None) -> str | None:
     """Why texts are written one after the other; None where several can be written at the same time.
 
-    settings: those that are decided for the target. draft: the model or the head that drafts.
+    settings, states: those that are decided for the target.
     """
-    for model in (target, draft):
-        if model and model.is_recurrent:
-            return f"{model.name} has recurrent layers, which keep one state"
-        if model and model.has_window:
-            return f"{model.name} has layers that attend to a window only, whose cells are given away"
-    if head:
-        return "a head drafts from the states of one text"
+    if states and options.pads:
+        return "passes over recurrent states are padded for one text only"
+    if states and is_untried(GgufFile.read(options.target)):
+        return "several texts with recurrent states of this kind are untried"
+    if states and states.n_texts == 1:
+        return "the recurrent states of further texts would take too much memory"
     if options.pads and settings.gpu_layers:
         return "on a GPU a token's bits depend on the cells in front of it"
     return None

@@ -13,6 +13,7 @@ from specrun.catalog.layer_states import kv_bytes_per_token
 from specrun.engine.completion import Completion
 from specrun.engine.conversations import FEWEST, Conversations
 from specrun.engine.engine import Engine
+from specrun.engine.kept_states import most_texts
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.engine.together import LaneText, Together
@@ -72,7 +73,7 @@ def with_room(options: RunOptions, crowd: Crowd, free_bytes: int) -> tuple[RunOp
     affordable = int(_affordable_bytes(options, free_bytes)) // max(_bytes_per_token(options), 1)
     # The cells of one text's context are there in any case.
     most = max(affordable, ctx_size) // n_tokens
-    wanted = min(crowd.asked or MOST_TEXTS, crowd.n or MOST_TEXTS, MOST_TEXTS)
+    wanted = min(crowd.asked or MOST_TEXTS, crowd.n or MOST_TEXTS, most_texts(file) or MOST_TEXTS, MOST_TEXTS)
     n = min(wanted, max(most, 1))
     why = None
     if crowd.asked and n < wanted:

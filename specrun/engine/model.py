@@ -35,7 +35,7 @@ from specrun.llama.grammar import Grammar, TriggeredGrammar
 from specrun.long_run import unseen
 from specrun.options.expand import with_options_of
 from specrun.options.sampling_options import ChatSamplingOptions, SamplingOptions
-from specrun.speculation.controllers.chooser import PlanChooser
+from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.costs import most_waiting
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
@@ -121,7 +121,8 @@ class Model:
 
     def _lanes(self, sources: SourceSet) -> Lanes:
         """An engine for each text that can be written at a time. `sources` are those of the first; the others draft
-        from their own texts only, as a datastore need not be in memory twice.
+        from their own texts only, as a datastore need not be in memory twice. With recurrent states, and with a draft
+        that drafts for one text, the others are decoded plainly.
         """
         pair, sizes = self._pair, self.exactness.sizes
         is_shared = not sizes.in_order and sizes != PLAIN_ONLY
@@ -129,9 +130,11 @@ class Model:
             self.notices.append(f"texts are written one at a time, because exact passes have {sizes}")
         engines = []
         for i, target in enumerate(pair.targets if is_shared else pair.targets[:1]):
+            if i and (pair.model.is_recurrent or len(pair.drafts) == 1):
+                engines.append(Engine(target, None, pair.ctx_size, drafts=False))
+                continue
             own = sources if i == 0 else RunSources(pair.model, None, False, self.notices.append).set
-            draft = pair.drafts[i] if pair.drafts else None
-            engines.append(Engine(target, draft, pair.ctx_size, own))
+            engines.append(Engine(target, pair.drafts[i] if pair.drafts else None, pair.ctx_size, own))
         return Lanes(engines, self._options.shared_tokens if len(engines) > 1 else None)
 
     def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:
@@ -269,8 +272,11 @@ class Model:
             self._look()
         if self._learner:
             self._learner.keep_now_and_then(self.plans.kept)
+        engine = engine or self.engine
+        if not engine.drafts:
+            plans = FixedPlan(OFF.plan())
         plans = plans or self.plans.at(request.sampling.temperature)
-        completion = Completion(engine or self.engine, request, plans, self._constraint(request), self.prompt_states)
+        completion = Completion(engine, request, plans, self._constraint(request), self.prompt_states)
         self._completions.add(completion)
         return completion
 

@@ -55,7 +55,8 @@ class Passes:
         n_tokens = sum(text.n_needed for text in writing)
         for text in [*generations[turn:], *generations[:turn]]:
             n = n_tokens + text.n_next
-            if not chosen or (n <= target.prompt_pass and target.padding.has_room_for(n)):
+            fits = n <= target.prompt_pass and target.padding.has_room_for(n)
+            if not chosen or (fits and target.cells.shares_prompts):
                 chosen.append(text)
                 n_tokens = n
         return chosen
@@ -64,7 +65,8 @@ class Passes:
         """Whether a pass over the prompts of `readers` may have the next tokens of these texts, too."""
         target = generations[0].target
         n = sum(text.n_next for text in readers) + sum(text.n_needed for text in generations)
-        return n <= target.context.config.n_batch and target.padding.has_room_for(n)
+        fits = n <= target.context.config.n_batch and target.padding.has_room_for(n)
+        return fits and target.cells.shares_prompts
 
     def read(self, readers: Sequence[Generation]) -> None:
         """Read a portion of each of these prompts, in one pass."""

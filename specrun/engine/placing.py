@@ -102,7 +102,7 @@ def target_states(options: RunOptions, gpus: Sequence[Device]) -> KeptStates | N
     has_draft = options.drafts or (options.largest is not None and options.largest.method.needs_draft)
 
     def kept(is_streamed: bool) -> KeptStates | None:
-        return kept_states.of_target(file, plans, options.pads, is_streamed, has_draft)
+        return kept_states.of_target(file, plans, options.pads, is_streamed, has_draft, options.parallel)
 
     states = kept(is_streamed=False)
     if states and states.n_snapshots and place(_request(options, gpus, states)).regime == "streamed":

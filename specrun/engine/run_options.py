@@ -9,6 +9,7 @@ from pathlib import Path
 from specrun.engine.kept_states import KeptStates
 from specrun.errors import UsageError
 from specrun.llama.context import ContextConfig
+from specrun.llama.lane_cells import n_sequences
 from specrun.llama_settings import UNDECIDED, LlamaSettings, ResidencyChoice
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import Plan
@@ -72,6 +73,11 @@ class RunOptions:
         return replace(self, plans=tuple(plans))
 
     @property
+    def alone(self) -> RunOptions:
+        """The options for texts that are written one after the other."""
+        return replace(self, parallel=1, shared_tokens=None)
+
+    @property
     def pads(self) -> bool:
         """Whether passes may be padded to sizes that give a token the same bits."""
         return self.exact or (self.profile is not None and self.profile.pads)
@@ -93,9 +99,12 @@ class RunOptions:
         n_leaves = max(1 if plan.is_chain else plan.shape.n_leaves if plan.shape else plan.budget for plan in plans)
         # Two paths are compared where the sizes of exact passes are measured.
         n_leaves = max(n_leaves, 2 if self.pads else 1)
-        lanes = _lanes(n_leaves, self.parallel) if self.parallel > 1 and states is None else ()
-        # Each of several texts has a further sequence, for cells that it has freed.
-        n_seq_max = states.n_sequences if states else sum(lanes) + len(lanes) or min(n_leaves, MAX_LEAVES)
+        if states:
+            n_texts = min(states.n_texts, self.parallel)
+            lanes = (1,) * n_texts if n_texts > 1 else ()
+        else:
+            lanes = _lanes(n_leaves, self.parallel) if self.parallel > 1 else ()
+        n_seq_max = states.n_sequences if states else n_sequences(lanes) or min(n_leaves, MAX_LEAVES)
         n_outputs = max(budget, n_seq_max) + (MOST_PADDED if self.pads else 0)
         # The trees of a pass have no more nodes than it has rows of logits, however many texts there are.
         n_nodes = min(budget * self.parallel, n_outputs)
@@ -115,8 +124,10 @@ class RunOptions:
 
 def _lanes(n_leaves: int, n: int) -> tuple[int, ...]:
     """Most leaf paths of each of `n` texts that share a context. The first, mostly alone, gets all it can use."""
-    others = min(n_leaves, _LEAVES_OF_OTHERS, _LEAVES_OF_ALL_OTHERS // (n - 1), (MAX_LEAVES - n) // n)
-    return (min(n_leaves, MAX_LEAVES - n - others * (n - 1)), *[others] * (n - 1))
+    # Two at least, as what must not be given away is on two sequences (`lane_cells`).
+    n_leaves, left = max(n_leaves, 2), MAX_LEAVES - n_sequences((0,) * n)
+    others = max(min(n_leaves, _LEAVES_OF_OTHERS, _LEAVES_OF_ALL_OTHERS // (n - 1), left // n), 2)
+    return (min(n_leaves, left - others * (n - 1)), *[others] * (n - 1))
 
 
 def context_length(ctx_size: int | None, n_ctx_train: int) -> int:

@@ -108,6 +108,8 @@ class Together(Generic[Text]):
 
         Returns what was written, text by text.
         """
+        if len(self.texts) == 1:
+            self._let_draft(self.texts[0])
         reading = [text.generation for text in self._active() if text.generation.is_reading]
         writing = self._writing()
         readers = self._passes.readers(reading, [text.generation for text in writing]) if reading else []
@@ -124,6 +126,12 @@ class Together(Generic[Text]):
             return []
         passes = self._passes.next_pass([text.generation for text in writing], readers)
         return [(text, done) for generation, done in passes for text in writing if text.generation is generation]
+
+    def _let_draft(self, text: Text) -> None:
+        """Take all others, which nobody writes, out of the caches, if this text could draft without them."""
+        cells = text.engine.target.cells
+        while cells.most_back is None and not cells.takes_back and self._evict(self.busy):
+            pass
 
     def _give_way(self) -> Text:
         """Let the youngest text wait, and return it. Raises ContextFullError if there is no other."""

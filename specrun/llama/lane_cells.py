@@ -8,6 +8,9 @@ lie between the cells of one text; but a text's new token must not get a cell in
     stays taken by the lane's spare sequence, which nothing continues. These cells are called dead.
     In a pass the text whose last cell comes first comes first.
     Before a pass, dead cells are freed as far as its tokens fill them all, each text behind its own last cell.
+
+Where layers attend to a window, llama.cpp gives away cells outside of it, but none that two sequences have. So there
+texts and dead cells are on two. Texts with recurrent states have no dead cells (`recurrent_lane`).
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ from numpy.typing import NDArray
 from specrun.errors import ContextFullError
 from specrun.llama.batch import Batch
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.rollback import SavedText, TextCache
+from specrun.llama.rollback import PromptState, SavedText, TextCache
 
 _NO_CELL = -1  # the last cell of a text without any
+_MOST_SPARES = 2  # sequences of a lane for its dead cells
 
 
 @dataclass
@@ -36,6 +40,11 @@ class _Dead:
     cells: list[int] = field(default_factory=list)
 
 
+def n_sequences(leaves: Sequence[int]) -> int:
+    """Sequences of a context whose lanes have trees of so many leaf paths, where no state is recurrent."""
+    return sum(leaves) + _MOST_SPARES * len(leaves)
+
+
 class CellLedger:
     """Which cells of a context the texts of its lanes have. lanes: one for each text.
 
@@ -43,12 +52,13 @@ class CellLedger:
     """
 
     def __init__(self, context: LlamaContext, leaves: Sequence[int]) -> None:
-        """leaves: most leaf paths of the trees of each lane. Each lane takes so many sequences and a spare one."""
+        """leaves: most leaf paths of the trees of each lane. `n_sequences` tells the sequences that it takes."""
         self.context = context
         self.taken = np.zeros(context.config.n_ctx, np.bool_)
         self._is_right = True  # whether the last change of the cache was noted to its end
-        firsts = np.cumsum([0, *leaves]).tolist()
-        self.lanes = [LaneCells(self, firsts[i], n, firsts[-1] + i) for i, n in enumerate(leaves)]
+        firsts, n_spares = np.cumsum([0, *leaves]).tolist(), 1 + context.model.has_window
+        spares = [range(begin, begin + n_spares) for begin in range(firsts[-1], context.config.n_seq_max, n_spares)]
+        self.lanes = [LaneCells(self, firsts[i], n, spares[i]) for i, n in enumerate(leaves)]
 
     @property
     def n_free(self) -> int:
@@ -97,6 +107,7 @@ class CellLedger:
 
         shares: as in `decode`. A lane without tokens counts, too: no cell in front of its last cell may stay free.
         """
+        self._close_holes()
         groups = [dead for lane in self.lanes for dead in lane.dead.values()]
         if not groups:
             return
@@ -128,8 +139,18 @@ class CellLedger:
             del lane.dead[dead.position]
             self.taken[dead.cells] = False
             if i + 1 == len(groups) or groups[i + 1].position > dead.position + 1:
-                self.context.remove(lane.spare, groups[begin].position, dead.position + 1)
+                for spare in lane.spares:
+                    self.context.remove(spare, groups[begin].position, dead.position + 1)
                 begin = i + 1
+
+    def _close_holes(self) -> None:
+        """Move texts down, if cells in front of their last ones are free."""
+        if not any(lane.leaves_holes for lane in self.lanes):
+            return
+        for lane in sorted(self.lanes, key=lambda lane: lane.last):
+            if lane.cells and not self.taken[: lane.last].all():
+                with self.changing():
+                    lane.move_down()
 
     def free_dead(self) -> None:
         """Free all dead cells, whatever lies behind them: the texts must then be moved, lowest first."""
@@ -149,6 +170,7 @@ class CellLedger:
             return
         self.context.remove(ALL_SEQUENCES, 0)
         self.taken[:] = False
+        self.context.n_last_pass = 0
         for lane in self.lanes:
             lane.forget()
         self._is_right = True
@@ -157,15 +179,19 @@ class CellLedger:
 class LaneCells(TextCache):
     """The cells of one text among several.
 
-    spare: the sequence that has its dead cells.
+    spares: the sequences that have its dead cells, all of them on each.
     cells: of its tokens, ascending: committed tokens by position, then the tokens of the last pass.
     dead: its dead cells by position.
+    leaves_holes: whether cells that it gives up are free at once instead.
     """
 
-    def __init__(self, ledger: CellLedger, first: int, max_leaves: int, spare: int) -> None:
-        super().__init__(ledger.context, first, max_leaves)
+    leaves_holes = False
+
+    def __init__(self, ledger: CellLedger, first: int, max_leaves: int, spares: range) -> None:
+        TextCache.__init__(self, ledger.context, first, max_leaves)
         self.ledger = ledger
-        self.spare = spare
+        self.spares = spares
+        self.least_sequences = max(len(spares), 1)
         self.cells: list[int] = []
         self.dead: dict[int, _Dead] = {}
         # The place of the last pass among the cells, its batch, and the text's part of that.
@@ -190,7 +216,7 @@ class LaneCells(TextCache):
 
     def forget(self) -> None:
         """Note that the cache is empty."""
-        self.cells, self.dead, self._tail = [], {}, None
+        self.cells, self.dead, self._tail, self.least_end = [], {}, None, 0
 
     def rollback(self, end: int) -> int:
         self.ledger.check()
@@ -199,16 +225,27 @@ class LaneCells(TextCache):
         return min(end, len(self.cells))
 
     def restore(self, saved: SavedText) -> None:
-        n = saved.held.n_cached
-        self.ledger.make_room([(self, n)])
+        self.ledger.make_room([(self, saved.held.n_cached)])
+        self._fill(saved.held.n_cached, saved.state, saved.held.prompt)
+
+    def move_down(self) -> None:
+        """Move the text, whose dead cells are free, to the lowest free cells. Raises LlamaError if llama.cpp fails."""
+        n, prompt = len(self.cells), None if self._context.model.has_window else self.prompt
+        state = self._context.sequence_state(self.first)
+        self._empty()
+        self._fill(n, state, prompt)
+
+    def _fill(self, n: int, state: NDArray[np.uint8], prompt: PromptState | None) -> None:
+        """Hold `n` tokens that llama.cpp saved, on the first sequence, in the lowest free cells."""
         cells = self.ledger.next_cells(n)
         with self.ledger.changing():
-            super().restore(saved)
+            self._context.set_sequence_state(self.first, state)
             self.ledger.taken[cells] = True
-            self.cells = cells.tolist()
+            self.cells, self.prompt = cells.tolist(), prompt
+            self.least_end = n if self._context.model.has_window else 0
 
-    def clear_lane(self) -> None:
-        """Empty the lane and free its cells, though others may lie behind them; see `CellLedger.free_dead`."""
+    def _empty(self) -> None:
+        """Empty the lane and free its cells, though others may lie behind them."""
         for seq in range(self.first, self.first + self.max_leaves):
             self._context.remove(seq, 0)
         self.ledger.taken[self.cells] = False
@@ -243,8 +280,8 @@ class LaneCells(TextCache):
                 continue
             # Dropped nodes are the end of a leaf path, and the nodes that are first on this sequence the end of these.
             own = positions[first_seq == seq]
-            if len(own):
-                context.keep(seq, self.spare, int(own.min()))
+            for spare in self.spares if len(own) else ():
+                context.keep(seq, spare, int(own.min()))
             context.remove(seq, int(positions[on].min()))
         for cell, position in zip(dropped, positions.tolist(), strict=True):
             self.dead.setdefault(position, _Dead(self, position)).cells.append(cell)

@@ -96,6 +96,7 @@ class PassBounds:
     def n_alone(self, n_waiting: int) -> int:
         """How many of the committed tokens that wait for a pass are decoded in passes of their own before the next."""
         most = self.cells.most_pending
+        most = 0 if most is not None and not self.cells.takes_back else most
         if most is not None and self.padding.most is not None:
             most = min(most, self.padding.most // 2)  # the other half is for the tree
         if most is None or n_waiting <= most:

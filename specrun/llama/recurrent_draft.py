@@ -8,7 +8,7 @@ from specrun.llama.batch import committed_tokens, common_prefix
 from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.draft import CacheChange
 from specrun.llama.draft_tokens import SameTokens
-from specrun.llama.rollback import RecurrentStates
+from specrun.llama.rollback import text_cache
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.tree import ROOT
 
@@ -26,7 +26,7 @@ class RecurrentDraft:
         self.context = context
         self.vocabulary = vocabulary
         self.n_vocab = vocabulary.n_vocab
-        self._cache = RecurrentStates(context)
+        self._cache = text_cache(context)
         self._tokens: list[int] = []  # what the cache holds: committed text and path, as the draft reads them
         self._expanded = [ROOT]  # the nodes of the path
         self._root_row: Logits | None = None  # the logits after the root, if nothing was expanded since

@@ -25,7 +25,7 @@ from specrun.llama.batch import Batch, common_prefix
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
 from specrun.llama.heads.target_states import SavedStates
 
-_TEXT, _CHECKPOINT = 0, 1  # sequences of a context with recurrent states
+_CHECKPOINT = 1  # the sequence of the checkpoint, where a context has a single text
 # Committed tokens behind the checkpoint from which they are decoded in a pass of their own, and the checkpoint moves to
 # their end, as long as nobody says how long passes take here.
 MOST_PENDING = 16
@@ -50,11 +50,12 @@ class HeldText:
     n_cached: int  # leading tokens that the cache holds
     any_end: bool  # whether any number of the last tokens can be taken back, as from attention
     prompt: PromptState | None = None  # where the cache can go back to otherwise
+    least_end: int = 0  # as `TextCache.least_end`
 
     def reusable(self, prompt: list[int]) -> int:
         """How many leading tokens of a prompt need not be decoded again; the first pass always decodes the last."""
         shared = min(common_prefix(self.tokens, prompt), len(prompt) - 1)
-        if self.any_end or shared >= len(self.tokens) - 1:
+        if shared >= len(self.tokens) - 1 or (self.any_end and shared >= self.least_end):
             return min(shared, self.n_cached)
         return self.prompt.end if self.prompt and self.prompt.end <= shared else 0
 
@@ -85,6 +86,10 @@ class TextCache:
     drops_padding: whether tokens behind the committed text can be dropped without decoding any of it again.
     prompt_tail: the last tokens of a prompt, before which `keep_prompt` is to be called; None if it does nothing.
     prompt: the state that was kept there; None if there is none.
+    least_end: fewest tokens to which the last ones can be taken back, besides none at all. Of layers that attend to a
+        window llama.cpp copies only what tokens behind the end see.
+    shares_prompts: whether a pass over a portion of the prompt may have tokens of other texts, too.
+    least_sequences: fewest sequences that hold what is cached, as soon as there are any tokens.
     """
 
     most_back: int | None = None
@@ -92,6 +97,9 @@ class TextCache:
     drops_padding = True
     prompt_tail: int | None = None
     prompt: PromptState | None = None
+    least_end = 0
+    shares_prompts = True
+    least_sequences = 1
 
     def __init__(self, context: LlamaContext, first: int, max_leaves: int) -> None:
         self._context = context
@@ -102,6 +110,11 @@ class TextCache:
     def n_elsewhere(self) -> int:
         """Cells of the context that other texts have."""
         return 0
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether anything that a pass writes can be taken back now, so that it may be drafted."""
+        return True
 
     @property
     def last(self) -> int:
@@ -126,6 +139,8 @@ class TextCache:
 
     def rewind(self, end: int) -> int:
         """The same, where another text goes on from `end`. What is held then does not depend on the plan."""
+        if end < self.least_end:
+            end = self.least_end = 0
         return self.rollback(end)
 
     def keep_prompt(self, end: int) -> None:
@@ -135,83 +150,96 @@ class TextCache:
         """Let the cache, which must be empty, hold a saved text. Raises LlamaError if llama.cpp fails."""
         self._context.set_sequence_state(self.first, saved.state)
         self.prompt = saved.held.prompt
+        self.least_end = saved.held.n_cached if self._context.model.has_window else 0
 
     def clear(self) -> None:
         """Empty the cache."""
+        self.least_end = 0
         self.rollback(0)
 
 
 class RecurrentStates(TextCache):
     """Recurrent states, with or without attention beside them.
 
-    With snapshots, what a pass wrote is taken back at once, up to all tokens but its first. Without, a second sequence
+    With snapshots, what a pass wrote is taken back at once, up to all tokens but its first. Without, another sequence
     of the context is the checkpoint. It moves only before passes that draft, because llama.cpp copies the whole state
-    in the pass behind it. A context with neither decodes plainly.
+    in the pass behind it. A text with neither is decoded plainly.
     """
 
     drops_padding = False
     prompt_tail: int | None = PROMPT_TAIL
 
-    def __init__(self, context: LlamaContext) -> None:
-        super().__init__(context, _TEXT, 1)
+    def __init__(self, context: LlamaContext, first: int = 0, checkpoint: int | None = None) -> None:
+        """checkpoint: its sequence; None for a text without one."""
+        TextCache.__init__(self, context, first, 1)
         self._n_snapshots = context.n_snapshots
-        self._has_checkpoint = not self._n_snapshots and context.config.n_seq_max > _CHECKPOINT
-        self.most_back = None if self._has_checkpoint else self._n_snapshots
+        self._checkpoint_seq = checkpoint
+        self.most_back = self._n_snapshots if checkpoint is None else None
         self.most_pending = MOST_PENDING
         self._checkpoint: int | None = None  # tokens of the text whose state the checkpoint has
 
     def checkpoint(self, end: int) -> None:
-        if self._has_checkpoint and end and self._checkpoint != end:
+        if self._checkpoint_seq is not None and end and self._checkpoint != end:
             self._forget_checkpoint()
-            self._context.copy(_TEXT, _CHECKPOINT, 0, end)
+            self._context.copy(self.first, self._checkpoint_seq, 0, end)
             self._checkpoint = end
 
     def rollback(self, end: int) -> int:
         n_last = self._context.n_last_pass
-        n_behind = int(self._context.sequence_lengths()[_TEXT]) - end
+        n_behind = int(self._context.sequence_lengths()[self.first]) - end
         # llama.cpp would take back more than that, too, and give a state of another text.
         if n_last is not None and 0 < n_behind <= min(n_last - 1, self._n_snapshots):
             self._context.n_last_pass = 0  # first: a second removal is refused, should Ctrl-C come behind this one
-            self._context.remove(_TEXT, end)
+            self._context.remove(self.first, end)
             return end
         return self._return_to_checkpoint(end) if n_last is None or n_behind else end
 
     def rewind(self, end: int) -> int:
         """Go back to the prompt's state, or to the beginning: every plan has been there, so the bits depend on none."""
+        return self._rewound(end)
+
+    def _rewound(self, end: int) -> int:
         kept = self.prompt
         if kept and 0 < kept.end <= end:
             with suppress(LlamaError):
-                self._context.return_to(_TEXT, kept.end, kept.state)
+                self._context.return_to(self.first, kept.end, kept.state)
                 self._forget_checkpoint()
                 return kept.end
-        self.clear()
+        self._empty()
         return 0
 
     def _return_to_checkpoint(self, end: int) -> int:
         checkpoint = self._checkpoint
-        if checkpoint is None or checkpoint > end:
-            return self.rewind(end)
-        self._context.remove(_TEXT, 0)
-        self._context.copy(_CHECKPOINT, _TEXT, 0, checkpoint)
+        if checkpoint is None or self._checkpoint_seq is None or checkpoint > end:
+            return self._rewound(end)
+        self._context.remove(self.first, 0)
+        self._context.copy(self._checkpoint_seq, self.first, 0, checkpoint)
         self._context.n_last_pass = 0
         return checkpoint
 
     def _forget_checkpoint(self) -> None:
         self._checkpoint = None
-        if self._has_checkpoint:
-            self._context.remove(_CHECKPOINT, 0)
+        if self._checkpoint_seq is not None:
+            self._context.remove(self._checkpoint_seq, 0)
 
     def keep_prompt(self, end: int) -> None:
         if end and (self.prompt is None or self.prompt.end != end):
             self.prompt = None
-            self.prompt = PromptState(end, self._context.sequence_state(_TEXT, recurrent_only=True))
+            self.prompt = PromptState(end, self._context.sequence_state(self.first, recurrent_only=True))
 
     def clear(self) -> None:
+        self._empty()
+
+    def _empty(self) -> None:
         self._checkpoint = self.prompt = None
         self._context.remove(ALL_SEQUENCES, 0)
         self._context.n_last_pass = 0
 
 
 def text_cache(context: LlamaContext) -> TextCache:
-    """How the cache of `context` takes tokens back."""
-    return RecurrentStates(context) if context.model.is_recurrent else TextCache(context, 0, context.config.n_seq_max)
+    """How the cache of `context`, which has a single text, takes tokens back."""
+    n_sequences = context.config.n_seq_max
+    if not context.model.is_recurrent:
+        return TextCache(context, 0, n_sequences)
+    has_checkpoint = not context.n_snapshots and n_sequences > _CHECKPOINT
+    return RecurrentStates(context, checkpoint=_CHECKPOINT if has_checkpoint else None)

@@ -30,8 +30,9 @@ class LeafSequences:
         self._context = context
         self.cells = cells
         self.first = cells.first
-        self.n = 1
-        self._n_needed = 1  # most leaves of a tree since the number of sequences was last reconsidered
+        self._least = cells.least_sequences
+        self.n = self._least
+        self._n_needed = self._least  # most leaves of a tree since the number of sequences was last reconsidered
         self._n_passes = 0  # since then
 
     @property
@@ -46,7 +47,10 @@ class LeafSequences:
         self.n = max(int(np.append(holds, False).argmin()), 1)
         for seq in np.flatnonzero(lengths[self.n :]).tolist():
             self._context.remove(self.first + self.n + seq, 0)
-        self._n_needed = min(self._n_needed, self.n)
+        for seq in range(self.n, self._least if n_cached else 0):
+            self._context.copy(self.first, self.first + seq, 0, n_cached)
+        self.n = max(self.n, self._least)
+        self._n_needed = max(min(self._n_needed, self.n), self._least)
 
     def provide(self, n_leaves: int, n_cached: int) -> None:
         """Let at least `n_leaves` sequences hold what is cached, and not many more than recent trees needed."""
@@ -58,7 +62,7 @@ class LeafSequences:
             self._context.remove(self.first + seq, 0)
         for seq in range(self.n, self._n_needed):
             self._context.copy(self.first, self.first + seq, 0, n_cached)
-        self.n, self._n_needed, self._n_passes = self._n_needed, n_leaves, 0
+        self.n, self._n_needed, self._n_passes = self._n_needed, max(n_leaves, self._least), 0
 
     def share_first_path(self, start: int, end: int) -> None:
         """Let all of them share the first sequence's cells at start .. end - 1 instead of their own."""
@@ -68,7 +72,7 @@ class LeafSequences:
 
     def reset(self) -> None:
         """Note that all are empty."""
-        self.n = self._n_needed = 1
+        self.n = self._n_needed = self._least
 
 
 @dataclass(frozen=True)
@@ -116,15 +120,16 @@ def tree_of(tokens: Sequence[int], n_cached: int, tree: TokenTree, sequences: Le
     return Part(sequences.cells, batch, n_before, sequences.last, root_position + depth + 1)
 
 
-def decode_together(parts: Sequence[Part], padding: PassSizes) -> list[Logits]:
+def decode_together(parts: Sequence[Part], padding: PassSizes) -> tuple[list[Logits], list[int]]:
     """One pass over the parts of `score_together`. The pass as a whole gets a size of the class.
 
-    Returns for each part float32[n, n_vocab]; row i predicts the token after node i of its tree.
+    Returns for each part float32[n, n_vocab], of which row i predicts the token after node i of its tree, and for each
+    part the place of its first token in the pass.
     """
     if len(parts) == 1:
         batch = parts[0].batch
         if all(n == padding.padded(n) for n in (len(batch), batch.n_outputs) if n):
-            return [parts[0].cells.decode(batch)]  # a plain pass may take less than a millisecond
+            return [parts[0].cells.decode(batch)], [0]  # a plain pass may take less than a millisecond
     order = sorted(range(len(parts)), key=lambda i: parts[i].cells.last)  # see `lane_cells`
     last = parts[order[-1]]
     batch = joined([parts[i].batch for i in order])
@@ -141,14 +146,15 @@ def decode_together(parts: Sequence[Part], padding: PassSizes) -> list[Logits]:
         batch = replace(batch, outputs=outputs)
     logits = _decode([parts[i] for i in order], batch)
     rows: list[Logits] = [logits] * len(parts)
-    begin = 0
+    begin, begins = 0, [0] * len(parts)
     for i in order:
+        begins[i] = begin
         end = begin + len(parts[i].batch)
         root = begin + parts[i].n_before
         first = int(np.count_nonzero(batch.outputs[:root]))
         rows[i] = logits[first : first + end - root]
         begin = end
-    return rows
+    return rows, begins
 
 
 def _decode(parts: Sequence[Part], batch: Batch) -> Logits:

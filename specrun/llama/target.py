@@ -26,8 +26,9 @@ from specrun.errors import ContextFullError
 from specrun.llama.batch import common_prefix
 from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.heads.target_states import TargetStates
-from specrun.llama.lane_cells import CellLedger, LaneCells
+from specrun.llama.lane_cells import LaneCells
 from specrun.llama.pass_bounds import PassBounds
+from specrun.llama.recurrent_lane import lanes_of
 from specrun.llama.rollback import HeldText, SavedText, text_cache
 from specrun.llama.scoring import LeafSequences, Part, decode_together, portion_of, tree_of
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
@@ -50,6 +51,7 @@ class TargetContext(PassBounds):
         self.n_cached = 0
         self.states: TargetStates | None = None
         self._n_before = 0  # pending tokens in front of the tree scored last
+        self._begin = 0  # the first of this text's tokens in the last pass over it
         self._sequences = LeafSequences(context, self.cells)
         self._portions: Iterator[int] = iter(())  # the tokens of each, of a prompt that is being read
         self.n_portion = 0
@@ -84,7 +86,8 @@ class TargetContext(PassBounds):
         The batch always has room for a root, as fewer tokens are pending than the last tree had nodes, or than are
         decoded in a pass of their own.
         """
-        config, most_back, n_pending = self.context.config, self.cells.most_back, self.n_pending
+        config, n_pending = self.context.config, self.n_pending
+        most_back = self.cells.most_back if self.cells.takes_back else 0
         n_before = max(len(self.tokens) - 1, 0) - n_pending
         most = min(config.n_ctx - self.cells.n_elsewhere - n_before, config.n_batch)
         if self.is_cut_at_blocks:
@@ -163,6 +166,7 @@ class TargetContext(PassBounds):
 
     def _decode(self, part: Part) -> None:
         size = self.padded_call(len(part.batch))
+        self._begin = 0
         self.cells.decode(part.batch.padded(size, part.end_seq, part.end_position))
 
     def _decode_committed(self, end: int, largest: int) -> Iterator[int]:
@@ -177,7 +181,8 @@ class TargetContext(PassBounds):
                 break
             yield n
             if self.states:
-                self.states.note(self.n_cached, self.tokens[self.n_cached : self.n_cached + n], np.arange(n))
+                places = self._begin + np.arange(n)
+                self.states.note(self.n_cached, self.tokens[self.n_cached : self.n_cached + n], places)
             self.n_cached = self.cells.rollback(self.n_cached + n)
 
     def score(self, tree: TokenTree) -> Logits:
@@ -214,7 +219,8 @@ class TargetContext(PassBounds):
             # Pending tokens were in no pass before, where the last tokens of a prompt wait for a pass of a whole class.
             first = root_position - self._n_before
             tokens = [*self.tokens[first:root_position], *tree.tokens[path].tolist()]
-            self.states.note(first, tokens, np.append(np.arange(self._n_before), self._n_before + np.array(path)))
+            places = np.append(np.arange(self._n_before), self._n_before + np.array(path))
+            self.states.note(first, tokens, self._begin + places)
         n_cached = self.cells.rollback(end)
         if kept > 1:
             self._sequences.share_first_path(root_position + 1, end)
@@ -222,9 +228,11 @@ class TargetContext(PassBounds):
         self.tokens.extend(int(tree.tokens[node]) for node in path[1:])
         self.tokens.append(next_token)
 
-    def held(self) -> HeldText:
-        """What the cache holds. The tokens are the committed text itself, which changes."""
-        return HeldText(self.tokens, self.n_cached, self.cells.drops_padding, self.cells.prompt)
+    def held(self, is_copied: bool = False) -> HeldText:
+        """What the cache holds, or would after `save` and `restore`. The tokens are the text itself, which changes."""
+        cells, is_bound = self.cells, is_copied and self.context.model.has_window
+        any_end, prompt = cells.drops_padding and not is_bound, None if is_bound else cells.prompt
+        return HeldText(self.tokens, self.n_cached, any_end, prompt, cells.least_end)
 
     @property
     def n_saved_bytes(self) -> int:
@@ -236,7 +244,7 @@ class TargetContext(PassBounds):
         first = self.cells.first
         if self.context.n_last_pass is None or int(self.context.sequence_lengths()[first]) != self.n_cached:
             return None
-        held = replace(self.held(), tokens=list(self.tokens))
+        held = replace(self.held(is_copied=True), tokens=list(self.tokens), least_end=0)
         return SavedText(held, self.context.sequence_state(first), self.states.save() if self.states else None)
 
     def restore(self, saved: SavedText) -> None:
@@ -250,15 +258,14 @@ class TargetContext(PassBounds):
         if self.states and saved.for_head:
             self.states.restore(saved.for_head)
         self.tokens, self.n_cached = list(saved.held.tokens), saved.held.n_cached
+        self._sequences.count(self.n_cached)
 
     def move_down(self) -> None:
         """Move the text, which must be a lane's, into the lowest free cells. Raises LlamaError if llama.cpp fails."""
         if self.n_cached:
             assert isinstance(self.cells, LaneCells)
-            saved = SavedText(self.held(), self.context.sequence_state(self.cells.first))
-            self.cells.clear_lane()
-            self.cells.restore(saved)
-            self._sequences.reset()
+            self.cells.move_down()
+            self._sequences.count(self.n_cached)
 
     def drop_tree(self) -> None:
         """Remove from the cache what the last `score` wrote, without committing anything."""
@@ -289,7 +296,9 @@ def score_together(
         return []
     padding = (texts[0][0] if texts else reading[0]).padding
     parts = [target.prepare(tree) for target, tree in texts] + [target.prepare_portion() for target in reading]
-    rows = decode_together(parts, padding)
+    rows, begins = decode_together(parts, padding)
+    for target, begin in zip([*(target for target, _ in texts), *reading], begins, strict=True):
+        target._begin = begin
     for target in reading:
         target.has_read_portion()
     return rows[: len(texts)]
@@ -297,5 +306,4 @@ def score_together(
 
 def target_lanes(context: LlamaContext) -> list[TargetContext]:
     """One target for each text that `context` has room for."""
-    lanes = context.config.lanes
-    return [TargetContext(context, lane) for lane in CellLedger(context, lanes).lanes] or [TargetContext(context)]
+    return [TargetContext(context, lane) for lane in lanes_of(context)] or [TargetContext(context)]

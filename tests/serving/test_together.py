@@ -15,8 +15,11 @@ from specrun.engine.passes import Passes
 from specrun.serving.writing import Writing
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import MERGED
+from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
+from tests.hybrids import random_recurrent
+from tests.models import random_gemma3
 from tests.serving.running import CHAT, COMPLETIONS, Json, Server, content, messages, running
 from tests.waiting import wait_until
 
@@ -175,6 +178,29 @@ def test_answers_for_which_there_is_no_room_wait_and_are_the_same(monkeypatch: p
     with running(plan=CHAIN.plan(depth=3), ctx_size=300, parallel=3) as server:
         assert [content(answer) for answer in at_once(server, requests)] == expected
     assert waits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["qwen35", "gemma3"])
+def test_conversations_come_back_where_states_or_windows_are_copied(kind: str, tmp_path: Path) -> None:
+    """Four conversations in two lanes, three turns each, one of which goes back; a client goes away meanwhile."""
+    path = tmp_path / "model.gguf"
+    target = random_gemma3(path, window=24) if kind == "gemma3" else random_recurrent(path, kind)
+    talks = [[f"def f{i}(a, b):\n    return a"] for i in range(4)]
+    with running(target, plan=OFF.plan(), ctx_size=512, cache_bytes=0) as alone, ExitStack() as stack:
+        server = stack.enter_context(running(target, plan=DRAFTLESS.plan(8), ctx_size=512, parallel=2))
+        for turn in range(3):
+            requests = [
+                {"messages": messages(*talk), "temperature": 0.8, "seed": turn, "max_tokens": 24, "ignore_eos": True}
+                for talk in talks
+            ]
+            with ExitStack() as leaving:
+                stream(server, leaving, {"messages": messages("x"), "max_tokens": 300, "ignore_eos": True})
+            answers = at_once(server, requests, 4)
+            assert [content(answer) for answer in answers] == [content(alone.post(CHAT, body)) for body in requests]
+            for i, (talk, answer) in enumerate(zip(talks, answers, strict=True)):
+                talk[:] = talk[:1] if i == turn == 1 else [*talk, content(answer), "and then"]
+        assert n_shared(server) > 8
 
 
 def test_jobs_beyond_the_lanes_wait_in_a_bounded_queue(endless: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from specrun.llama.batch import committed_tokens, joined
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
 from specrun.llama.facts import tiny_model
-from specrun.llama.lane_cells import CellLedger, LaneCells
+from specrun.llama.lane_cells import CellLedger, LaneCells, n_sequences
 from specrun.llama_settings import LlamaSettings
 
 _LEAVES = (2, 2, 1)
@@ -24,7 +24,7 @@ _LONGEST = 40  # tokens of a text, from which on its lane is emptied
 def check(settings: LlamaSettings) -> str | None:
     """Passes over a few texts at random, of which some tokens are rolled back; the cells of all texts after each."""
     settings = replace(settings, threads=1)
-    config = ContextConfig(256, sum(_LEAVES) + len(_LEAVES), 64, 1, settings, lanes=_LEAVES)
+    config = ContextConfig(256, n_sequences(_LEAVES), 64, 1, settings, lanes=_LEAVES)
     with (
         tiny_model.loaded(is_random=False) as model,
         LlamaContext(model, config) as context,

@@ -97,7 +97,8 @@ class AssistantDraft:
         free cell for each token of a pass, though it leaves them free.
         """
         config = self.context.config
-        most = min(width, config.n_batch, config.n_outputs, self._target.context.config.n_ctx - self._position)
+        n_free = self._target.context.config.n_ctx - self._target.cells.n_elsewhere - self._position
+        most = min(width, config.n_batch, config.n_outputs, n_free)
         return [place for place, parent in enumerate(parents) if parent in self._behind][: max(most, 0)]
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ class TargetStates:
     encode: makes states, float32[n, state_width], from at most `n_batch` rows; None where rows are states.
     dtype: of the states while they are kept.
 
+    of_another_text: makes the same for another text of the target's context.
+
     Ctrl-C may come between any two lines of the methods; `tokens` then has no token without its row.
     """
 
@@ -60,6 +63,7 @@ class TargetStates:
             bindings.keep_layer_inputs(target.handle, layers)
         else:
             bindings.keep_states(target.handle, masked=False)
+        self.of_another_text = partial(TargetStates, target, layers, config, state_width, encode, dtype)
         self.tokens: list[int] = []
         self._target = target
         self._layers = layers
