@@ -275,7 +275,7 @@ class _Converter:
         """An array whose items are different: a choice of a few values."""
         values = None if leading else self._values(items, f"{at}/items")
         if values is None or len(values) > _MOST_DIFFERENT:
-            refuse(at, "uniqueItems is supported for items of an enum only; leave it out")
+            refuse(at, "uniqueItems is supported for items of an enum only; leave it out (list instead of set)")
         most = len(values) if most is None else min(most, len(values))
         if least > most:
             refuse(at, f"no array has {least} or more different items of {len(values)}")

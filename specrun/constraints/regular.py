@@ -102,9 +102,9 @@ class Languages:
             return int(inner[0])
         return self.everything if part == self.nothing else self._number("not", part)
 
-    def multiples(self, divisor: int, rest: int = 0) -> int:
-        """Digits, or none, whose number has this rest when it is divided."""
-        return self._number("rest", divisor, rest)
+    def multiples(self, divisor: int, rest: int = 0, wanted: int = 0) -> int:
+        """Digits, or none, behind a number that leaves `rest` when divided, so that all together leave `wanted`."""
+        return self._number("rest", divisor, rest, wanted)
 
     def has_empty(self, language: int) -> bool:
         """Whether the text without characters is among them."""
@@ -115,7 +115,9 @@ class Languages:
             return self.has_empty(inner[0]) and self.has_empty(inner[1])
         if kind == "not":
             return not self.has_empty(inner[0])
-        return kind == "empty" or (kind in ("times", "rest") and inner[1] == 0)
+        if kind == "rest":
+            return bool(inner[1] == inner[2])
+        return kind == "empty" or (kind == "times" and inner[1] == 0)
 
     def after(self, language: int, code: int) -> int:
         """What may follow in texts of the language that begin with this character: their rests."""
@@ -169,7 +171,7 @@ class Languages:
         if kind == "not":
             return self.none_of(self.after(inner[0], code))
         if kind == "rest" and ord("0") <= code <= ord("9"):
-            return self.multiples(inner[0], (inner[1] * 10 + code - ord("0")) % inner[0])
+            return self.multiples(inner[0], (inner[1] * 10 + code - ord("0")) % inner[0], inner[2])
         return self.nothing
 
     def _number(self, *part: Any) -> int:

@@ -82,10 +82,14 @@ def _power(one: str, exponent: int) -> str:
 
 
 class Work:
-    """What the patterns, formats and bounds of one or several schemas cost, so that it is bounded for all together."""
+    """What the patterns, formats and bounds of one or several schemas cost, and how many characters their rules have,
+    so that it is bounded for all together.
+    """
 
     def __init__(self) -> None:
         self._costs: dict[str, int] = {}
+        self._lengths: dict[str, int] = {}  # of rules by name
+        self.n_characters = 0  # of all rules
 
     def is_done(self, most: int) -> bool:
         """Whether it is as much as that."""
@@ -95,6 +99,11 @@ class Work:
         """Count what rules of this name cost, once."""
         self._costs[name] = cost
 
+    def write(self, name: str, n_characters: int) -> None:
+        """Count the characters of a rule. Several schemas of a grammar may have the same one."""
+        self.n_characters += n_characters - self._lengths.get(name, 0)
+        self._lengths[name] = n_characters
+
 
 class Rules:
     """Collects the rules of a grammar by name, in `named`. prefix: begins the names of those that have no other."""
@@ -103,13 +112,12 @@ class Rules:
         self.named: dict[str, str] = {}
         self.work = work
         self._prefix = prefix
-        self._n_characters = 0
 
     def put(self, name: str, rule: str) -> None:
         """Set a rule. Raises UsageError where all of them are too large together."""
         self.named[name] = rule
-        self._n_characters += len(rule)
-        if self._n_characters > MOST_CHARACTERS or len(self.named) > _MOST_RULES:
+        self.work.write(name, len(rule))
+        if self.work.n_characters > MOST_CHARACTERS or len(self.named) > _MOST_RULES:
             limit = f"{MOST_CHARACTERS} characters or {_MOST_RULES} rules"
             raise UsageError(f"the schema makes a grammar of more than {limit}; give a smaller schema")
 

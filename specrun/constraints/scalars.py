@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import lru_cache
+from math import gcd
 from typing import Any
 
 from specrun.constraints.formats import (
@@ -79,7 +80,7 @@ def number_expression(kind: str, schema: Mapping[str, Any], at: str, rules: Rule
     if not given:
         return kind
     if divisor is not None and multiples_of(Languages(), divisor) is None:
-        refuse(at, "multipleOf must be an integer, or 0.1, 0.01 and so on")
+        refuse(at, f"multipleOf must be more than 0, and have at most {MAX_DIGITS} digits")
     upper = (min(high)[0], not min(high)[1]) if high else None
     return _regular(rules, at, _number_rules, kind == "integer", max(low, default=None), upper, divisor)
 
@@ -198,18 +199,37 @@ def numbers_between(languages: Languages, is_integer: bool, low: Bound | None, h
 
 
 def multiples_of(languages: Languages, divisor: Decimal) -> int | None:
-    """JSON numbers that are multiples of an integer or of a power of ten; None for other divisors."""
+    """JSON numbers that are multiples of a divisor, with as many decimals as it has; None for one of 0 or less, or of
+    too many digits.
+    """
     sign, digits, exponent = divisor.normalize().as_tuple()
     assert isinstance(exponent, int)
     if sign or not any(digits) or len(digits) + abs(exponent) > MAX_DIGITS:
         return None
+    number, sign_text = int("".join(map(str, digits))), languages.times(languages.literal("-"), 0, 1)
     if exponent < 0:
-        fraction = rf"^-?[0-9]+(?:\.[0-9]{{1,{-exponent}}})?$"
-        return pattern_language(languages, fraction) if digits == (1,) else None
-    zeros = languages.literal("0" * exponent)
-    whole = languages.multiples(int("".join(map(str, digits))))
-    nonzero = languages.sequence([languages.times(languages.literal("-"), 0, 1), whole, zeros])
+        return languages.sequence([sign_text, languages.any_of(_decimals(languages, number, -exponent))])
+    nonzero = languages.sequence([sign_text, languages.multiples(number), languages.literal("0" * exponent)])
     return languages.any_of([nonzero, languages.literal("0")])
+
+
+def _decimals(languages: Languages, divisor: int, places: int) -> Iterator[int]:
+    """The multiples of a divisor that has so many decimals, by the number of decimals that are written.
+
+    divisor: without its point. A text of n decimals, without its point too, then is a multiple of a part of it.
+    """
+    digit = languages.one_of(((ord("0"), ord("9")),))
+    for n in range(places + 1):
+        part = divisor // gcd(divisor, 10 ** (places - n))
+        if n == 0:
+            yield languages.multiples(part)
+            continue
+        before = {0: languages.times(digit, 1, None)}
+        if 10**n % part:  # else all that counts is behind the point
+            before = {rest: languages.multiples(part, wanted=rest) for rest in range(part)}
+        for rest, front in before.items():
+            behind = languages.all_of([languages.multiples(part, rest), languages.times(digit, n, n)])
+            yield languages.sequence([front, languages.literal("."), behind])
 
 
 def _on_grid(bound: Bound, rounding: str) -> Bound:

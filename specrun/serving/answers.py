@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Literal
 
 from starlette.requests import Request
@@ -32,6 +33,7 @@ class Answer:
 
     deltas: its parts. logprobs: those of the tokens of its text, where they are asked for.
     finish, completion: OpenAI's name for why it ended, and its counts and times; None while it is being written.
+    reasoning_tokens: how many of its tokens are reasoning, once it has ended.
     """
 
     index: int
@@ -39,6 +41,7 @@ class Answer:
     logprobs: tuple[TokenLogprob, ...] = ()
     finish: Literal["stop", "length", "tool_calls"] | None = None
     completion: Completion | None = None
+    reasoning_tokens: int = 0
 
     @property
     def is_interrupted(self) -> bool:
@@ -80,8 +83,8 @@ class Shape:
         """An addition to an answer. The first answer is complete before the second begins."""
         raise NotImplementedError
 
-    def end(self, _completions: Sequence[Completion]) -> Iterable[bytes]:
-        """What comes behind the last answer."""
+    def end(self, _answers: Sequence[Answer]) -> Iterable[bytes]:
+        """What comes behind the last answer. Of each there is what was added last."""
         return ()
 
     def failure(self, error: ApiError) -> bytes:
@@ -109,12 +112,13 @@ async def response_of(request: Request, job: Job, new_reader: NewReader, shape: 
             answer.deltas += addition.deltas
             answer.logprobs += addition.logprobs
             answer.finish, answer.completion = addition.finish, addition.completion
+            answer.reasoning_tokens = addition.reasoning_tokens
         return JSONResponse(shape.whole(answers))
 
 
 async def _events(job: Job, new_reader: NewReader, shape: Shape) -> AsyncIterator[bytes]:
     """What is sent. Raises ApiError for what goes wrong before anything is."""
-    completions: list[Completion] = []
+    ended: list[Answer] = []
     has_begun = False
     try:
         async for addition in _additions(job, new_reader, KEEP_ALIVE_S):
@@ -130,19 +134,19 @@ async def _events(job: Job, new_reader: NewReader, shape: Shape) -> AsyncIterato
             for data in shape.added(addition):
                 yield data
             if addition.completion:
-                completions.append(addition.completion)
+                ended.append(addition)
     except ApiError as error:
         if not has_begun:
             raise
         yield shape.failure(error)
         return
-    for data in shape.end(completions):
+    for data in shape.end(ended):
         yield data
 
 
 async def _additions(job: Job, new_reader: NewReader, keep_alive_s: float | None) -> AsyncIterator[Answer | None]:
     """Everything that is written; None after each `keep_alive_s` seconds without anything new. Raises ApiError."""
-    index, reader, has_calls = 0, new_reader(), False
+    index, reader, has_calls, reasoning = 0, new_reader(), False, ""
     try:
         async for event in job.events(keep_alive_s):
             if event is None:
@@ -154,12 +158,22 @@ async def _additions(job: Job, new_reader: NewReader, keep_alive_s: float | None
                 is_cut = event.finish_reason != "stop"  # an interrupted stream is cut short, as a long answer is
                 addition = Answer(index, reader.finish(is_cut), completion=event)
             has_calls = has_calls or any(delta.call for delta in addition.deltas)
+            reasoning += "".join(delta.reasoning for delta in addition.deltas)
             if isinstance(event, Completion):
                 addition.finish = "length" if is_cut else "tool_calls" if has_calls else "stop"
-                index, reader, has_calls = index + 1, new_reader(), False
+                addition.reasoning_tokens = _tokens_of(event, reasoning)
+                index, reader, has_calls, reasoning = index + 1, new_reader(), False, ""
             yield addition
     except SpecrunError as error:
         raise of_model(error) from error
+
+
+def _tokens_of(completion: Completion, reasoning: str) -> int:
+    """How many tokens an answer has to the end of its reasoning, what marks its beginning included."""
+    pieces, data = [completion.token_bytes(token) for token in completion.token_ids], reasoning.encode()
+    end = max(b"".join(pieces).find(data), 0) + len(data)
+    begins = accumulate(map(len, pieces), initial=0)
+    return sum(begin < end for begin, _ in zip(begins, pieces, strict=False)) if data else 0
 
 
 class _EventStream(StreamingResponse):

@@ -22,7 +22,7 @@ from specrun.serving.answers import NewReader
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.bodies import Fields, must, parsed
 from specrun.serving.coder_calls import not_held
-from specrun.serving.tools import ANY_OBJECT, LONGEST_GRAMMAR, Tools, call_rules, read_tools
+from specrun.serving.tools import ANY_OBJECT, LONGEST_GRAMMAR, Converted, Tools, call_rules, read_tools
 
 _NO_OBJECT = "[^{ \\n] [\\x00-\U0010ffff]*"  # a text that is no call in Llama's way
 _BLANKS = "[ \\n]{0,3}"  # between reasoning and answer
@@ -32,13 +32,14 @@ _BLANKS = "[ \\n]{0,3}"  # between reasoning and answer
 class Expected:
     """What the answers to a request are expected to be.
 
-    form: how the model marks them. tools: what it may call. schema: what it must write as JSON; None for anything.
+    form: how the model marks them. tools: what it may call. schema: the rules of what it must write as JSON; None for
+    anything.
     splits_reasoning: whether reasoning is sent apart from the answer.
     """
 
     form: AnswerForm
     tools: Tools | None = None
-    schema: Any = None
+    schema: Converted | None = None
     splits_reasoning: bool = True
 
     @property
@@ -49,10 +50,7 @@ class Expected:
         return ""
 
     def constrained(self, request: Request, prompt: str) -> Request:
-        """`request` with the grammar that holds the answer to what is expected. prompt: its text.
-
-        Raises UsageError for a schema that cannot be expressed.
-        """
+        """`request` with the grammar that holds the answer to what is expected. prompt: its text."""
         gbnf, trigger = self._grammar(self.form.is_thinking(prompt))
         return replace(request, gbnf=gbnf, trigger=trigger) if gbnf is not None else request
 
@@ -75,7 +73,7 @@ class Expected:
         reasoning = (THINKING, THINKING_END) if self.form.thinks else None
         tools, roots, rules = self.tools, list[str](), dict[str, str]()
         if self.schema is not None and not (tools and tools.forced):
-            name, rules = schema_rules(self.schema)
+            name, rules = self.schema
             roots.append(name)
         if tools and self.form.calls and not (roots or tools.forced):
             if self.form.calls == "hermes" or (self.form.calls == "coder" and tools.strict):
@@ -96,13 +94,13 @@ class Expected:
 
     def _harmony_grammar(self) -> tuple[str | None, Trigger | None]:
         if self.tools and self.tools.forced:
-            return grammar_text(*schema_rules(self.tools.schemas[self.tools.forced[0]])), None
+            return grammar_text(*self.tools.rules[self.tools.forced[0]]), None
         if self.schema is None:
             return None, None
         analysis = (f"{harmony.CHANNEL}analysis", harmony.END)
         # The final channel's header may have more than its name, so its end is waited for. Calls have other channels.
         headers = harmony.FINAL_HEADERS if self.tools else (harmony.MESSAGE,)
-        return grammar_text(*schema_rules(self.schema)), Trigger(headers[0], analysis, others=headers[1:])
+        return grammar_text(*self.schema), Trigger(headers[0], analysis, others=headers[1:])
 
 
 class _JsonSchema(Fields):
@@ -159,8 +157,8 @@ def _check_held(tools: Tools) -> None:
             raise refused(f"tools[{i}].function.parameters", f"{why}; leave it or strict out")
 
 
-def _schema(given: _ExpectedFields) -> Any:
-    """The JSON schema of the answer; None if it may be any text. Raises ApiError."""
+def _schema(given: _ExpectedFields) -> Converted | None:
+    """The rules of the answer's JSON schema; None if it may be any text. Raises ApiError."""
     if given.grammar:
         raise refused("grammar", "is not taken from requests, because a grammar can hang; send a json_schema")
     for name in _OTHERS:
@@ -180,11 +178,11 @@ def _schema(given: _ExpectedFields) -> Any:
         raise refused(name, "must be a JSON schema")
     try:
         check_readings(schema)
-        gbnf = grammar_text(*schema_rules(schema))
+        converted = schema_rules(schema)
     except RecursionError:
         raise refused(name, "is nested too deeply; split it with $ref") from None
     except UsageError as error:
         raise ApiError(f"{name} cannot be used: {error}", param=name) from error
-    if len(gbnf) > LONGEST_GRAMMAR:
+    if len(grammar_text(*converted)) > LONGEST_GRAMMAR:
         raise refused(name, f"makes a grammar of more than {LONGEST_GRAMMAR} characters; give a smaller schema")
-    return schema
+    return converted

@@ -36,15 +36,14 @@ class OpenAiShape(Shape):
         }
 
     def whole(self, answers: Sequence[Answer]) -> Json:
-        completions = [answer.ended for answer in answers]
         choices = [self._choice(answer) for answer in answers]
-        numbers = {"usage": _usage(completions, self._sending.n), **self._numbers(completions[-1])}
+        numbers = {"usage": _usage(answers, self._sending.n), **self._numbers(answers[-1].ended)}
         return {"object": self._whole, **self._head, "choices": choices, **numbers}
 
-    def end(self, completions: Sequence[Completion]) -> Iterator[bytes]:
+    def end(self, answers: Sequence[Answer]) -> Iterator[bytes]:
         """The numbers of tokens, if they are asked for, and the mark of the end."""
         if self._sending.stream_options.include_usage:
-            yield self._frame([], {"usage": _usage(completions, self._sending.n)})
+            yield self._frame([], {"usage": _usage(answers, self._sending.n)})
         yield b"data: [DONE]\n\n"
 
     def failure(self, error: ApiError) -> bytes:
@@ -104,16 +103,17 @@ class ChatShape(OpenAiShape):  # /v1/chat/completions
         return {"index": index, name: value, "logprobs": told, "finish_reason": finish}
 
 
-def _usage(completions: Sequence[Completion], n: int) -> dict[str, Any]:
+def _usage(answers: Sequence[Answer], n: int) -> dict[str, Any]:
     """Numbers of tokens. A prompt, which has `n` answers, is counted once."""
-    first = [completion.statistics for completion in completions[::n]]  # of each prompt
+    first = [answer.ended.statistics for answer in answers[::n]]  # of each prompt
     prompt = sum(s.prompt_tokens for s in first)
-    written = sum(len(completion.token_ids) for completion in completions)
+    written = sum(len(answer.ended.token_ids) for answer in answers)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": written,
         "total_tokens": prompt + written,
         "prompt_tokens_details": {"cached_tokens": sum(map(cached_tokens, first))},
+        "completion_tokens_details": {"reasoning_tokens": sum(answer.reasoning_tokens for answer in answers)},
     }
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from specrun.engine.completion import Completion
 from specrun.reading.deltas import Delta
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.answers import Answer, Shape, frame
@@ -72,7 +71,7 @@ class ResponsesShape(Shape):
                 # Agents ask again and again where there is no message.
                 yield from self._begin(Delta())
                 yield from self._end(status)
-            self._complete(status, addition.completion)
+            self._complete(status, addition)
             yield self._event(f"response.{status}", response=self._response)
 
     def failure(self, error: ApiError) -> bytes:
@@ -130,15 +129,15 @@ class ResponsesShape(Shape):
         self._response["output"].append(item)
         self._item, self._texts = None, []
 
-    def _complete(self, status: str, completion: Completion) -> None:
+    def _complete(self, status: str, answer: Answer) -> None:
         """The response is whole."""
         reason = {"reason": "max_output_tokens"} if status == "incomplete" else None
         self._response |= {
             "status": status,
             "completed_at": int(time.time()),
             "incomplete_details": reason,
-            "usage": _usage_json(completion),
-            "timings": timings_json(completion),
+            "usage": _usage_json(answer),
+            "timings": timings_json(answer.ended),
         }
         if self._kept:
             self._kept.keep(self._response, [*self._conversation, *self._response["output"]])
@@ -190,13 +189,14 @@ def _delta_event(kind: str) -> str:
     return f"response.{_TEXTS.get(kind, 'function_call_arguments')}.delta"
 
 
-def _usage_json(completion: Completion) -> Json:
-    """Numbers of tokens. Those of reasoning are not counted apart; programs want the number."""
-    n_prompt, n_written = completion.statistics.prompt_tokens, len(completion.token_ids)
+def _usage_json(answer: Answer) -> Json:
+    """Numbers of tokens."""
+    statistics, n_written = answer.ended.statistics, len(answer.ended.token_ids)
+    n_prompt = statistics.prompt_tokens
     return {
         "input_tokens": n_prompt,
-        "input_tokens_details": {"cached_tokens": cached_tokens(completion.statistics)},
+        "input_tokens_details": {"cached_tokens": cached_tokens(statistics)},
         "output_tokens": n_written,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
         "total_tokens": n_prompt + n_written,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -24,6 +24,8 @@ from specrun.serving.coder_calls import coder_parameters, plain_literal
 
 MOST_TOOLS = 512
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
+Converted = tuple[str, dict[str, str]]  # the rule of a schema, and the rules that it needs by name
+_RULES_OF_ANY: Converted = ("object", {})
 _NO_ARGUMENTS: dict[str, Any] = {**ANY_OBJECT, "properties": {}}
 _DEFINITIONS = {"$defs", "definitions"}
 # What makes a schema allow other objects than its properties tell.
@@ -61,7 +63,7 @@ class Tools:
     """What may be called.
 
     declared: the tools in OpenAI's shape, for the chat template. schemas: the JSON schema of each tool's arguments by
-    name; that of any object for a tool whose own schema a grammar cannot express.
+    name; that of any object for a tool whose own schema a grammar cannot express. rules: what they are in a grammar.
     strict: the tools whose arguments must be valid by their schemas, whatever the choice is.
     forced: the tools of which the answer must call some; empty if it may call none.
     is_parallel: whether an answer may have several calls. It has a single call if the request names the tool.
@@ -69,6 +71,7 @@ class Tools:
 
     declared: list[dict[str, Any]] = field(default_factory=list)
     schemas: Mapping[str, Any] = field(default_factory=dict)
+    rules: Mapping[str, Converted] = field(default_factory=dict)
     strict: frozenset[str] = frozenset()
     forced: tuple[str, ...] = ()
     is_parallel: bool = True
@@ -81,27 +84,32 @@ def read_tools(body: Mapping[str, Any]) -> Tools | None:
     forced = _forced(given.tool_choice, [function.name for function in functions])
     if forced is None or not functions:
         return None
-    work = Work()
-    schemas = {function.name: _schema(i, function, work) for i, function in enumerate(functions)}
     is_parallel = given.parallel_tool_calls and not isinstance(given.tool_choice, dict)
     # Templates look for all three fields.
     declared = [function.model_dump(include={"name", "description", "parameters"}) for function in functions]
     told = [{"type": "function", "function": function} for function in declared]
     strict = frozenset(function.name for function in functions if function.strict is True)
-    return Tools(told, _of_fitting_size(schemas, strict), strict, forced, is_parallel)
+    return Tools(told, *_of_fitting_size(_converted(functions), strict), strict, forced, is_parallel)
 
 
-def _schema(i: int, function: _Function, work: Work) -> Any:
-    """What the grammar holds the arguments to. Only `strict` insists that it is the whole schema."""
-    schema = _of_object(function.parameters)
-    try:
-        check_readings(schema)
-        schema_rules(schema, "", work)
-    except (UsageError, RecursionError) as error:
-        if function.strict is True:
-            raise refused(f"tools[{i}].function.parameters", f"cannot be enforced, as strict asks: {error}") from error
-        return ANY_OBJECT
-    return schema
+def _converted(functions: Sequence[_Function]) -> dict[str, tuple[Any, Converted]]:
+    """The schema to which a grammar holds the arguments of each tool, and its rules, by name. Raises ApiError.
+
+    Only `strict` insists that it is the whole schema. There is a bound for all together, so the small ones come first.
+    """
+    work, found = Work(), dict[int, tuple[Any, Converted]]()
+    sizes = [(function.strict is not True, len(str(function.parameters))) for function in functions]
+    for i in sorted(range(len(functions)), key=sizes.__getitem__):
+        schema = _of_object(functions[i].parameters)
+        try:
+            check_readings(schema)
+            found[i] = schema, schema_rules(schema, f"t{i}-", work)
+        except (UsageError, RecursionError) as error:
+            if functions[i].strict is True:
+                why = f"cannot be enforced, as strict asks: {error}"
+                raise refused(f"tools[{i}].function.parameters", why) from error
+            found[i] = ANY_OBJECT, _RULES_OF_ANY
+    return {function.name: found[i] for i, function in enumerate(functions)}
 
 
 def _of_object(schema: dict[str, Any]) -> dict[str, Any]:
@@ -114,18 +122,24 @@ def _of_object(schema: dict[str, Any]) -> dict[str, Any]:
     return schema | ANY_OBJECT if is_plain else ANY_OBJECT
 
 
-def _of_fitting_size(schemas: dict[str, Any], strict: Container[str]) -> dict[str, Any]:
-    """The schemas, with any object for the largest ones if the grammar of all would be too large. Raises ApiError."""
-    sizes = {name: sum(map(len, schema_rules(schema)[1].values())) for name, schema in schemas.items()}
-    room, result = LONGEST_GRAMMAR // 2, dict(schemas)  # names of rules take as much
-    for name in sorted(schemas, key=lambda name: (name not in strict, sizes[name])):
+def _of_fitting_size(
+    converted: Mapping[str, tuple[Any, Converted]], strict: Container[str]
+) -> tuple[dict[str, Any], dict[str, Converted]]:
+    """The schemas and their rules, with any object for the largest if the grammar of all would be too large. Raises
+    ApiError.
+    """
+    sizes = {name: sum(map(len, rules.values())) for name, (_, (_, rules)) in converted.items()}
+    room = LONGEST_GRAMMAR // 2  # names of rules take as much
+    result = {name: schema for name, (schema, _) in converted.items()}
+    rules = {name: found for name, (_, found) in converted.items()}
+    for name in sorted(result, key=lambda name: (name not in strict, sizes[name])):
         room -= sizes[name]
         if room < 0 and name in strict:
             raise refused("tools", f"have schemas that are too large together to enforce {name}, as strict asks")
         if room < 0:
-            result[name] = ANY_OBJECT
+            result[name], rules[name] = ANY_OBJECT, _RULES_OF_ANY
             room += sizes[name]
-    return result
+    return result, rules
 
 
 def _forced(choice: Any, names: list[str]) -> tuple[str, ...] | None:
@@ -152,9 +166,7 @@ def call_rules(style: CallStyle, tools: Tools, is_begun: bool = False) -> tuple[
     """
     names = tools.forced or tuple(tools.schemas)
     rules: dict[str, str] = {}
-    calls = [
-        _call(style, name, tools.schemas[name], name in tools.strict, f"t{i}-", rules) for i, name in enumerate(names)
-    ]
+    calls = [_call(style, name, tools, f"t{i}-", rules) for i, name in enumerate(names)]
     rules["call"] = " | ".join(calls)
     if style == "llama3":
         return ('call (";" ws call)*' if tools.is_parallel else "call"), rules
@@ -163,12 +175,12 @@ def call_rules(style: CallStyle, tools: Tools, is_begun: bool = False) -> tuple[
     return ("" if is_begun else f'"{hermes.OPEN}" ') + "rest" + more, rules
 
 
-def _call(style: CallStyle, name: str, schema: Any, is_strict: bool, prefix: str, rules: dict[str, str]) -> str:
+def _call(style: CallStyle, name: str, tools: Tools, prefix: str, rules: dict[str, str]) -> str:
     """A GBNF expression for a call; the rules that it needs are added to `rules`."""
     if style == "coder":
-        parameters = coder_parameters(schema, prefix, rules, is_strict)
+        parameters = coder_parameters(tools.schemas[name], prefix, rules, name in tools.strict)
         return f'{plain_literal(f"<function={name}>")} "\\n" {" ".join(parameters)} "</function>"'
-    arguments, more = schema_rules(schema, prefix)
+    arguments, more = tools.rules[name]
     rules.update(more)
     head = f'"{{" ws "\\"name\\":" ws {json_literal(name)} "," ws "\\"{_ARGUMENTS[style]}\\":" ws'
     return f'{head} {arguments} ws "}}"'
