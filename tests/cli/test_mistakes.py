@@ -19,6 +19,8 @@ from tests.conftest import SCRIPT_TEXT, SpecrunHere
         (["-temp", "0.5", "x"], "did you mean --temp?"),
         (["-t", "0.5", "x"], "--temp the temperature"),
         (["-s", "42", "x"], "--seed 42"),
+        (["--seed", "1e9", "x"], "--seed must be a whole number; got 1e9"),
+        (["--temp", "hot", "x"], "--temp must be a number; got hot"),
         (["-5 + 3 is"], "specrun generate -- '-5 + 3 is'"),
         (["-hello there"], "specrun generate -- '-hello there'"),
         (["--what is this"], "specrun generate -- '--what is this'"),
