@@ -42,7 +42,7 @@ def article(kind: HeadKind) -> str:
 
 
 def head_in(file: GgufFile) -> Head | None:
-    """The head that a file holds, and nothing else; None for a model. Raises ModelFileError for an unusable head."""
+    """The head of a file that holds nothing else; None for a model. Raises ModelFileError for an unusable head."""
     if _mtp_layers(file) and "blk.0.attn_norm.weight" not in file.by_name:
         return Head("mtp", (), file.n_embd)
     if does("reads_cache", file.architecture):

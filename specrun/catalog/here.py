@@ -58,7 +58,7 @@ class LocalModel:
 
 
 def local_models(with_heads: bool = False) -> list[LocalModel]:
-    """The models, those that came last first. Adapters, projectors and models of embeddings are left out.
+    """All of them, the newest file first. Adapters, projectors and models of embeddings are left out.
 
     with_heads: whether heads, which can only draft, are among them. A file that two programs keep is named once, and
     what is damaged in another program's folder not at all.

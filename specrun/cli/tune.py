@@ -206,9 +206,7 @@ def _trimmed(tuned: Sequence[TunedDraft]) -> tuple[str, RunOptions] | None:
 
 
 def _keep_fastest(tuned: Sequence[TunedDraft], best: TunedDraft) -> None:
-    """Say how fast the target is with each draft, and keep the fastest draft for later runs, of the trimmed ones no
-    other.
-    """
+    """Say how fast the target is with each draft, keep the fastest for later runs, and delete other trimmed drafts."""
     from specrun.catalog import made
 
     rates = ", ".join(f"{one.rate:.2f} with {one.name}" for one in tuned)

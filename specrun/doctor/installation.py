@@ -12,7 +12,7 @@ from specrun.errors import LlamaError
 from specrun.hardware.device import Device, offload_devices
 
 _BACKENDS = {"nvidia": "CUDA", "amdgpu": "VULKAN"}  # that a driver's GPU is usually computed on
-_MUCH = 0.5  # of a GPU's memory; less of it free means that another program holds layers' places. Chosen by hand
+_MUCH = 0.5  # of a GPU's memory; less of it free means that another program holds layers' places
 _NO_DEVICES = {"CPU", "BLAS", "RPC"}  # backends that need no GPU
 
 # Names of llama.cpp -> those of /proc/cpuinfo, for instructions that its kernels use.

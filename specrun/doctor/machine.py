@@ -15,7 +15,7 @@ from specrun.errors import HubError
 from specrun.hardware.memory import Memory
 from specrun.hardware.other_load import LoadWatch, OtherLoad
 
-_SCARCE = 0.1  # of all RAM; chosen by hand
+_SCARCE = 0.1  # of all RAM; below it some systems end the largest process (earlyoom's default)
 _HUB_SECONDS = 2.0  # for its answer
 _SECONDS = 0.5  # in which other processes are watched
 _PROC = Path("/proc/self")

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-# How much of an expert's rate the last token decides; half of it comes from the last 23 tokens. Chosen by hand on the
-# traces of docs/benchmarks/mixtures.md, where 0.02 to 0.1 differ by less than a point.
+# How much of an expert's rate the last token decides; half of it comes from the last 23 tokens. On the traces of
+# docs/benchmarks/mixtures.md 0.02 to 0.1 differ by less than a point.
 _AGEING = 0.03
 _HUGE = 1 << 60  # more bytes than any expert has
 

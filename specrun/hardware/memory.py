@@ -12,8 +12,8 @@ import psutil
 from specrun.hardware.kernel_files import CGROUPS, PROC, groups, kernel_text
 
 # RAM that is left free for the rest of this process, for the page cache of programs and libraries, and for whatever
-# else runs: a share of what is available, and the least bytes. Chosen by hand; some systems end the largest process
-# when less than 10 % are available (earlyoom's default).
+# else runs: a share of what is available, and the least bytes. Some systems end the largest process when less than 10 %
+# are available (earlyoom's default).
 _MARGIN_SHARE = 0.12
 _LEAST_MARGIN = 64_000_000
 # Seconds between two looks at the memory; a look takes a millisecond or two. With a look every second, the system ended

