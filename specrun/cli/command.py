@@ -121,9 +121,9 @@ def told(error: Any) -> str:
         error.param_hint = f"'{parameter.opts[0]}'"
     message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")
     _, wrong, what = message.partition("Input should ")  # these are pydantic's words, of which typer makes an error
-    if wrong and parameter and (found := getattr(error.__cause__, "errors", list)()):
+    if wrong and parameter and hasattr(error.__cause__, "errors"):
         what = what.partition(",")[0].replace("a valid integer", "a whole number").replace("a valid", "a")
-        message = f"{parameter.opts[0]} must {what}; got {found[0].get('input')}"
+        message = f"{parameter.opts[0]} must {what}; got {error.__cause__.errors()[0]['input']}"
     if "unexpected extra argument" in message:
         message += "; a text of several words goes in quotes"
     more = VALUES.get(parameter.name) if parameter else None
