@@ -105,8 +105,7 @@ class ByTheTables(Guide):
     def _timed(self, step: PassRecord) -> PassRecord:
         target = self._tables.target.ms(step.n_target, step.ctx)
         draft = sum(self._tables.level_ms(width, step.ctx) for width in step.draft.widths)
-        whole = target + draft + self._tables.overhead.step
-        return replace(step, target_seconds=target / 1e3, draft_seconds=draft / 1e3, seconds=whole / 1e3)
+        return replace(step, target_seconds=target / 1e3, draft_seconds=draft / 1e3, seconds=(target + draft) / 1e3)
 
 
 def measure(model: Model, found: Tables, kind: str, plan: Plan, arguments: argparse.Namespace) -> Total:

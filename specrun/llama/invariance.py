@@ -11,6 +11,7 @@ later.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ from specrun import clock
 from specrun.llama.context import Logits
 from specrun.llama.pass_bounds import BLOCK
 from specrun.llama.target import TargetContext
-from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, best_rate, classes_of
+from specrun.speculation.planning.pass_sizes import MOST_PADDED, PLAIN_ONLY, PassSizes, best_rate
 from specrun.speculation.tree import ROOT, TokenTree
 
 # llama.cpp reads KV cells in blocks, and changes kernels at 512 cells. The compared tokens lie on both sides of a
@@ -32,6 +33,7 @@ _FURTHER_BOUNDARIES = (5 * BLOCK, 6 * BLOCK, 9 * BLOCK)
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 18, 22, 24, 31, 32, 63, 64)
 _FEW_SIZES = (1, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13, 14, 16, 32, 64)
 _SHORT_TEXT, _SEVERAL = 16, 8  # tokens of a text and of a pass behind it
+_MULTIPLES = (1, 2, 4, 8, 16, 32, 64)  # of which all sizes of a class may be
 _EFFORTS = ((60.0, 32, _SIZES), (150.0, 16, _FEW_SIZES), (float("inf"), 4, _FEW_SIZES))
 
 
@@ -250,3 +252,32 @@ def true_path(tree: TokenTree) -> list[int]:
     while tree.children[path[-1]]:
         path.append(tree.children[path[-1]][-1])
     return path
+
+
+def classes_of(groups: Sequence[Sequence[int]]) -> list[PassSizes]:
+    """The classes that fit the measured groups of sizes with the same bits; each measured size is in a group.
+
+    A class has no bound if it holds for all larger sizes that were measured. Powers of two are taken as single sizes.
+    """
+    measured = sorted(size for group in groups for size in group)
+    found: list[PassSizes] = []
+    for group in groups:
+        for least in sorted(group):
+            fitting = [_class_from(least, multiple, group, measured) for multiple in _MULTIPLES if not least % multiple]
+            widest = max(fitting, key=lambda sizes: sizes.most or math.inf)
+            if widest.is_single:
+                is_wanted = least == 1 or (least in _MULTIPLES and len(group) == 1)
+            else:
+                is_wanted = all((known.multiple, known.most) != (widest.multiple, widest.most) for known in found)
+            if is_wanted and least <= MOST_PADDED:
+                found.append(widest)
+    return found
+
+
+def _class_from(least: int, multiple: int, group: Sequence[int], measured: Sequence[int]) -> PassSizes:
+    """The class that begins at `least` and goes on until a measured multiple is not in the group."""
+    larger = [size for size in measured if size >= least and size % multiple == 0]
+    end = next((i for i, size in enumerate(larger) if size not in group), None)
+    if larger[:end] == [least]:
+        return PassSizes.only(least)
+    return PassSizes(least, multiple, None if end is None else larger[end - 1])

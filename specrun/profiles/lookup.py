@@ -141,7 +141,7 @@ def known_rates(catalog: Mapping[str, Entry]) -> Rates:
     for profile in profile_files.saved():
         n_bytes = sizes.get(profile.target)
         if n_bytes and (field := {"in VRAM": "vram", "in RAM": "ram"}.get(profile.regime)):
-            found.setdefault(field, n_bytes / profile.costs.plain_ms(0) * 1e3)
+            found.setdefault(field, n_bytes / profile.costs.target.ms(1, 0) * 1e3)
         storage = profile.hardware.get("storage")
         disk = storage.get("bytes_per_second") if isinstance(storage, dict) else None
         if isinstance(disk, (int, float)) and disk > 0:

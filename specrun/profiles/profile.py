@@ -127,7 +127,7 @@ class Profile:
             rate = tuned.plain_tokens_per_second
             expected = [*untried([plan], rate), ExpectedPlan(OFF.plan(), rate, 0.0)]
             plans.append(TunedPlan(tuned.temperature, plan, rate, 1.0, rate, expected))
-        costs = CostModel(self.costs.target, None, self.costs.overhead)
+        costs = CostModel(self.costs.target)
         return replace(self, draft="", costs=costs, acceptance=[], plans=plans)
 
     def at(self, temperature: float) -> TunedPlan:

@@ -43,25 +43,6 @@ class _Kept(FixedPlan):
         self.records.append(record)
 
 
-@dataclass
-class _Written:
-    """What texts with one plan brought."""
-
-    tokens: int = 0
-    passes: int = 0
-    seconds: float = 0.0
-
-    def add(self, records: Sequence[PassRecord]) -> None:
-        self.tokens += sum(one.n_tokens for one in records)
-        self.passes += len(records)
-        self.seconds += sum(one.seconds for one in records)
-
-    @property
-    def rate(self) -> float:
-        """Tokens a second."""
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-
 @dataclass(frozen=True)
 class Learned:
     """What the texts at one temperature showed.
@@ -82,7 +63,7 @@ def learn(
     plan: the adaptive one, with the bounds that trees may have. n_tokens: of each text, at most; it ends earlier, after
     a few passes, where the run's deadline needs that.
     """
-    plain_ms = costs.plain_ms(len(prompts[0][1]))
+    plain_ms = costs.target.ms(1, len(prompts[0][1]))
     plain = 1e3 / plain_ms
     off = ExpectedPlan(OFF.plan(), plain, _LEAST_ERROR * plain)
     if model.engine.draft is None:
@@ -90,16 +71,16 @@ def learn(
     guide = Guide(RunCosts.of(costs), Calibration())
     guide.expect(max(guide.chain_rate(_USUAL_CHANCE, len(prompts[0][1])), 1.0) / plain_ms)
     meter = PositionalMeter(model.engine, SamplingParameters(temperature=temperature))
-    whole, ratios, tokens = _Written(), list[float](), list[int]()
+    n_passes, n_timed, ratios, tokens = 0, 0, list[float](), list[int]()
     for i, (kind, prompt) in enumerate(prompts):
         run.show(f"writing at temperature {temperature:g}: {kind}, text {i + 1} of {len(prompts)}")
         stage = run.stage((run.deadline - clock.now()) / (len(prompts) - i))
         records = _write(model, _Kept(plan, guide), prompt, temperature, i, n_tokens, stage)
         timed = records[_UNTIMED:] or records
-        whole.add(timed)
-        own = _Written()
-        own.add(timed)
-        ratios.append(math.log(own.rate * statistics.mean(guide.plain_ms(one.ctx) for one in timed) / 1e3))
+        n_own = sum(one.n_tokens for one in timed)
+        n_passes, n_timed = n_passes + len(timed), n_timed + n_own
+        plainly = n_own * statistics.mean(guide.plain_ms(one.ctx) for one in timed) / 1e3
+        ratios.append(math.log(plainly / sum(one.seconds for one in timed)))
         written = [token for one in records for token in one.accepted.tokens]
         tokens += written
         if i == 0:
@@ -110,7 +91,7 @@ def learn(
     expected = sorted([drafting, off], key=lambda one: -one.tokens_per_second)
     calibration = guide.calibration.with_run()
     # Where nothing pays the adaptive tree drafts nothing, and is as fast as plain decoding but for noise.
-    best, n_tokens_per_pass = (drafting, whole.tokens / whole.passes) if ratio > 1 + _LEAST_ERROR else (off, 1.0)
+    best, n_tokens_per_pass = (drafting, n_timed / n_passes) if ratio > 1 + _LEAST_ERROR else (off, 1.0)
     tuned = TunedPlan(temperature, best.plan, best.tokens_per_second, n_tokens_per_pass, plain, expected)
     acceptance = Acceptance(temperature, calibration, meter.vector(), calibration.n_counted)
     return Learned(tuned, acceptance, tuple(tokens))

@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-import numpy as np
-
 from specrun import clock
 from specrun.engine.engine import Engine
 from specrun.llama import BlockDraft, RecurrentDraft, TargetContext
@@ -31,7 +29,6 @@ _TOO_SLOW_MS = 2000.0  # where a plain pass takes longer, a longer context is no
 _DRIFT = 1.25  # a round is repeated if its anchor took longer than this times the best anchor of all rounds
 _JAGGED = 0.12  # relative distance of a pass from the line between its neighbours above which more sizes are timed
 _MIN_ROUNDS = 2
-_ANCHORS, _FEW_ANCHORS = 5, 2  # passes of an anchor between context lengths; few where passes are slow
 _SHORTEST_MS = 8.0  # a timing takes at least so long: shorter passes are repeated, and their median is taken
 _MAX_REPEATS = 9
 
@@ -46,6 +43,7 @@ class TargetTimer:
 
     target: TargetContext
     tokens: Sequence[int]  # a text to decode, repeated where it is too short
+    own_ms: float = 0.0  # of specrun's own work in a pass, which is added
     _at: int = 0
 
     def fill(self, ctx: int) -> None:
@@ -63,7 +61,7 @@ class TargetTimer:
         self.target.score(tree)
         seconds = clock.now() - started
         self.target.drop_tree()
-        return seconds * 1e3
+        return seconds * 1e3 + self.own_ms
 
 
 @dataclass
@@ -113,11 +111,8 @@ class Timings:
     n_disturbed: int = 0  # rounds that were left out because their anchor was slow
 
     def pass_times(self) -> list[PassTime]:
-        """Median of every size, and as its spread half of the distance between the quartiles."""
-        return [
-            PassTime(n, self.ctx, statistics.median(ms), float(np.ptp(np.percentile(ms, [25, 75]))) / 2, len(ms))
-            for n, ms in sorted(self.ms.items())
-        ]
+        """The median of every size."""
+        return [PassTime(n, self.ctx, statistics.median(ms), len(ms)) for n, ms in sorted(self.ms.items())]
 
 
 def rounds(timer: PassTimer, ctx: int, sizes: Sequence[int], n_rounds: int, run: Run) -> Timings:
@@ -182,8 +177,7 @@ def table(
     """The cost table, and the number of disturbed rounds.
 
     All `sizes` are timed at the first of the context lengths, with further ones between them where the times are
-    jagged; at the other lengths a few sizes are. A machine may be half as fast a minute later. So plain passes at the
-    first length, before and after those at another length, tell how fast the machine was meanwhile.
+    jagged; at the other lengths a few sizes are.
     """
     run.show(f"passes over 1 to {sizes[-1]} tokens, context {contexts[0]}")
     base = rounds(timer, contexts[0], sizes, n_rounds, run)
@@ -199,21 +193,11 @@ def table(
                 break
             few = [n for n in few if n in ((1, 4, 16) if plain_ms < _SLOW_MS else (1, 16))]
         run.show(f"passes at context {ctx}")
-        n_anchors = _ANCHORS if plain_ms < _SLOW_MS else _FEW_ANCHORS
-        before = _anchor(timer, contexts[0], n_anchors)
         timings = rounds(timer, ctx, few, max(n_rounds // 2, 1), run)
-        scale = 2 * plain_ms / (before + _anchor(timer, contexts[0], n_anchors))
         # A longer context never makes a pass faster, so a shorter time is noise.
-        times += [
-            replace(t, ms=max(scale * t.ms, shortest[t.n]), spread=scale * t.spread) for t in timings.pass_times()
-        ]
+        times += [replace(t, ms=max(t.ms, shortest[t.n])) for t in timings.pass_times()]
         n_disturbed += timings.n_disturbed
     return CostTable(times), n_disturbed
-
-
-def _anchor(timer: PassTimer, ctx: int, count: int) -> float:
-    timer.fill(ctx)
-    return statistics.median(timer.ms(1) for _ in range(count))
 
 
 def refine(timer: PassTimer, base: Timings, n_rounds: int, run: Run) -> None:

@@ -2,23 +2,23 @@
 
 What is optimised is the time to read a prompt of PROMPT tokens and to write an answer of ANSWER tokens behind it, with
 a draft of usual quality: in passes of the size that is best with these settings, from 1 token to 8 where weights lie in
-RAM and to 128 where they are streamed or copied to a GPU. The time of such a pass is the mean of those behind 64 and
-behind 768 cells, because the best kernel depends on the size of the pass and on the length of the text. Settings with
-which exactness costs nothing win unless another is clearly faster; with `--exact` all are compared with padded passes.
+RAM and to 128 where they are streamed or copied to a GPU. They are timed in the middle of the answer, because the best
+kernel depends on the size of the pass and on the length of the text. Settings with which exactness costs nothing win
+unless another is clearly faster; with `--exact` all are compared with padded passes.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from specrun import clock
 from specrun.engine.default_settings import keeps_bits
-from specrun.engine.kernel_trials import ANSWER, CONTEXTS, PROMPT
+from specrun.engine.kernel_trials import ANSWER, PROMPT
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.engine.trial import CLEARLY, best_of, is_faster, is_time
@@ -40,8 +40,7 @@ _DEFAULTS = ("defaults", LlamaSettings())
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)  # tokens of the timed passes
 _FEW_SIZES = (1, 8, 64)  # where passes are slow
 _FAR_BEHIND = 0.6  # after two sizes in a row with less than this share of the best size's rate, no larger size is timed
-_ALWAYS = 4  # tokens of passes that are timed behind many cells in any case
-_MAY_BE_BEST = 0.75  # share of the best size's rate behind few cells that a size needs to be timed behind many
+_CTX = PROMPT + ANSWER // 2  # tokens in the cache before the timed passes
 _ROUNDS = 2
 _LONGEST = 3600.0  # seconds; stands for no deadline in JSON
 _VERY_SLOW_MS = 200.0  # time of a plain pass above which no more than the fewest rounds are made
@@ -232,28 +231,22 @@ def measured(
     with Model(plain) as model:
         tokens = model.llama_model.tokenize(text, add_special=False)
         target = model.engine.target
-        longest = max(8, model.engine.ctx_size - max(_SIZES) - 1)
-        contexts = [min(ctx, longest) for ctx in CONTEXTS]
+        ctx = max(8, min(_CTX, model.engine.ctx_size - max(_SIZES) - 1))
         timer = TargetTimer(target, tokens)
-        timer.fill(contexts[0])
+        timer.fill(0)
         timer.ms(1)
         plain_ms = timer.ms(1)
         if plain_ms > _VERY_SLOW_MS and not is_time(2 * _LEAST_PASSES * plain_ms / 1e3, run):
             return None
+        started = clock.now()
+        timer.fill(ctx)
+        prompt_ms = 1e3 * (clock.now() - started) / ctx
         sizes, plain_ms = worth_timing(timer, target.room())
         exact = exact_sizes(target, tokens, max(sizes), quick=True)[0] if compares else None
-        padding = ANY_SIZE if exact is None else exact
-        sizes = sorted({*sizes, min(padding.least, target.room())})
-        timer.fill(contexts[0])
+        least = exact.least if exact else 1
         short = run.stage(0 if plain_ms > _VERY_SLOW_MS else math.inf)
-        near = rounds(timer, contexts[0], sizes, _ROUNDS, short).pass_times()
-        started = clock.now()
-        timer.fill(contexts[1])
-        prompt_ms = 1e3 * (clock.now() - started) / max(contexts[1] - contexts[0], 1)
-        by_size = {t.n: t.ms for t in near}
-        far = rounds(timer, contexts[1], may_be_best(by_size, padding), _ROUNDS, short).pass_times()
-        ms = {t.n: (t.ms + by_size[t.n]) / 2 for t in far}
-        return Tried(name, settings, ms, exact, prompt_ms)
+        times = rounds(timer, ctx, sorted({*sizes, min(least, target.room())}), _ROUNDS, short).pass_times()
+        return Tried(name, settings, {t.n: t.ms for t in times}, exact, prompt_ms)
 
 
 def worth_timing(timer: PassTimer, most: int) -> tuple[list[int], float]:
@@ -272,18 +265,6 @@ def worth_timing(timer: PassTimer, most: int) -> tuple[list[int], float]:
             break
         best = max(best, rate)
     return sizes, plain_ms
-
-
-def may_be_best(ms: Mapping[int, float], exact: PassSizes) -> list[int]:
-    """The sizes timed behind few cells that may be the best behind many cells, padded to `exact` or not.
-
-    Small sizes, and the least of `exact`, which a plain pass is padded to, are always among them.
-    """
-    wanted = {n for n in ms if n <= _ALWAYS or n == exact.least}
-    for sizes in (ANY_SIZE, exact):
-        best = best_rate(sizes, ms)
-        wanted |= {n for n, one in ms.items() if n in sizes and tokens_of(n) / one > _MAY_BE_BEST * best}
-    return sorted(wanted)
 
 
 def measured_apart(

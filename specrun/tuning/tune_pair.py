@@ -34,8 +34,7 @@ from specrun.tuning.tuner import EFFORTS, EffortName, Tuned, Tuner
 from specrun.tuning.unfinished import Stages, UnfinishedRun
 
 _SETTINGS_SHARE = 0.3  # time of the settings' trials, as a share of the effort's seconds, to which it is added
-_PROMPT_SHARE = 0.05  # of the effort's seconds, for passes over prompts, where settings were tried before
-_TRADE_SHARE = 0.15  # the same where the model is loaded again to see what fewer layers in VRAM cost
+_PROMPT_SHARE = 0.15  # of the effort's seconds, for passes over prompts, where settings were tried before
 _LEAST_SHARE = 0.8  # of the effort's seconds, that the other measurements get in any case
 
 
@@ -151,8 +150,7 @@ def _choose_settings(
         settings = replace(settings, offload_min_batch=offload_threshold.in_use())
     if settings.tiled is None and tiled_kernels.in_use() != "auto":
         settings = replace(settings, tiled=tiled_kernels.in_use())
-    share = _TRADE_SHARE if placement.regime == "partly in VRAM" else _PROMPT_SHARE
-    prompt_run = run.stage(share * seconds) if is_tried else settings_run
+    prompt_run = run.stage(_PROMPT_SHARE * seconds) if is_tried else settings_run
     settings, prompt_ms = _choose_prompt_pass(options, here, placement, settings, tried, prompt_run)
     return settings, tried, prompt_ms
 
@@ -186,17 +184,13 @@ def _choose_prompt_pass(
     """The settings with the best size of a pass over a prompt, and the milliseconds to read a token by that size."""
     if options.settings.ubatch_size or options.settings.batch_size:
         return settings, {}
-    sizes, prompt_ms = prompt_passes.sizes_that_fit(options, settings, here.gpus), dict[int, float]()
+    sizes = prompt_passes.sizes_that_fit(options, settings, here.gpus)
     is_bounded = not placement.n_gpu_layers and not placement.request.target.is_moe
     chosen = [trial for trial in tried if trial.settings == settings]
     gains = not (is_bounded and chosen) or prompt_passes.may_gain(chosen[0].ms[1], chosen[0].prompt_ms)
-    if gains and len(sizes) > 1:
-        settings, prompt_ms = prompt_passes.choose(options, settings, sizes, is_bounded, texts.together(), run)
-    if settings.prompt_pass == sizes[-1] and (candidates := prompt_passes.trades(options, settings, here.gpus)):
-        best, further = prompt_passes.trade(options, candidates, texts.together(), run)
-        settings = settings if best == settings.prompt_pass else replace(settings, ubatch_size=best)
-        prompt_ms |= further
-    return settings, prompt_ms
+    if not gains or len(sizes) < 2:
+        return settings, {}
+    return prompt_passes.choose(options, settings, sizes, is_bounded, texts.together(), run)
 
 
 def _summary(here: Machine) -> dict[str, str]:

@@ -15,7 +15,7 @@ from specrun.llama.invariance import depends_on_size, exact_sizes
 from specrun.long_run import Run
 from specrun.profiles.profile import Acceptance, TunedPlan
 from specrun.speculation.drafters.cost_aware import MERGED
-from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, most_waiting
+from specrun.speculation.planning.costs import CostModel, CostTable, most_waiting
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, is_free, may_be_free
 from specrun.speculation.planning.pass_times import MOST_TOKENS
 from specrun.tuning.learning_texts import Learned, Prompt, learn
@@ -108,7 +108,7 @@ class Tuner:
         if pads:
             self._target.padding = sizes
         draft_table = once("draft", self._draft_table) if self._model.engine.draft else None
-        costs = CostModel(target_table.padded(self._target.padding), draft_table, Overhead(_STEP_MS))
+        costs = CostModel(target_table.padded(self._target.padding), draft_table)
         learned = once("learned", lambda: self._learned(costs, prompts))
         acceptance = [one.acceptance for one in learned if one.acceptance]
         plans = [one.plan for one in learned]
@@ -116,7 +116,7 @@ class Tuner:
 
     def _target_table(self) -> CostTable:
         """Sizes climb by factors as long as the next one may pay, so slow targets need as few passes as fast ones."""
-        timer = TargetTimer(self._target, self._tokens)
+        timer = TargetTimer(self._target, self._tokens, _STEP_MS)
         timer.fill(_CONTEXTS[0])
         timer.ms(1)
         plain_ms = statistics.median(timer.ms(1) for _ in range(2))

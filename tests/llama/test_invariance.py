@@ -12,7 +12,7 @@ from specrun.catalog import embedded
 from specrun.engine.engine import Engine
 from specrun.llama import devices
 from specrun.llama.context import Logits
-from specrun.llama.invariance import Comparison, Survey, depends_on_size, exact_sizes
+from specrun.llama.invariance import Comparison, Survey, classes_of, depends_on_size, exact_sizes
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
@@ -182,3 +182,17 @@ def test_two_passes_tell_whether_bits_depend_on_the_size(made: Path) -> None:
                 is depends
             )
             assert e.target.n_cached == 0
+
+
+def test_classes_follow_from_groups_of_sizes() -> None:
+    everything = (1, 2, 3, 4, 7, 8, 9, 10, 12, 16, 32, 64)
+    assert classes_of([everything]) == [ANY_SIZE]
+    assert classes_of([(1,), everything[1:]]) == [PLAIN_ONLY, PassSizes(2)]
+    assert classes_of([everything[:5], everything[5:]]) == [PassSizes(1, 1, 7), PassSizes(8)]
+    # Large passes may be a class of their own.
+    assert classes_of([everything[:-1], (64,)]) == [PassSizes(1, 1, 32), PassSizes.only(64)]
+    # Four rows at a time, the rest one by one.
+    repacked = classes_of([(1, 2, 3), (8, 12, 16, 32, 64), (4,), (7,), (9,), (10,)])
+    assert repacked[:2] == [PassSizes(1, 1, 3), PassSizes(8, 4)]
+    # On a GPU every size may be its own class; of these, powers of two are taken.
+    assert classes_of([(n,) for n in everything]) == [PassSizes.only(n) for n in (1, 2, 4, 8, 16, 32, 64)]

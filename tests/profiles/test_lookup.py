@@ -30,7 +30,7 @@ def test_a_dense_model_in_one_memory_tells_its_rate() -> None:
     profile_files.save(made("b", target="unknown.gguf", regime="in VRAM"))
     profile_files.save(made("c", target=catalog()["gpt-oss-20b"].file, regime="in VRAM"))
     rates = known_rates(catalog())
-    assert rates.ram == pytest.approx((ENTRY.bytes or 0) / (profile.costs.plain_ms(0) / 1e3))
+    assert rates.ram == pytest.approx((ENTRY.bytes or 0) / (profile.costs.target.ms(1, 0) / 1e3))
     assert rates.disk == 3e9
     assert rates.vram == Rates().vram, "of a mixture a token reads a part, and of an unknown file nothing is known"
     assert set(rates.measured) == {"ram", "disk"}

@@ -24,7 +24,7 @@ from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.calibration import Calibration
-from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
+from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 
 ADAPTIVE = ADAPTIVE.plan(32, 16, 8)
@@ -39,8 +39,8 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def made(fingerprint: str = "abc", **changes: object) -> Profile:
     """A profile of a machine on which trees pay greedily and nothing pays when sampling."""
     calibration = Calibration()
-    calibration.count(1, np.array([0.6, 0.3]), 0, recent=False)
-    calibration.settle()
+    calibration.count(1, np.array([0.6, 0.3]), 0)
+    calibration = calibration.with_run()
     profile = Profile(
         fingerprint=fingerprint,
         identity={"files": ["t", "d"], "llama.cpp": "1", "memory": 4},
@@ -55,7 +55,6 @@ def made(fingerprint: str = "abc", **changes: object) -> Profile:
         costs=CostModel(
             CostTable([PassTime(1, 64, 100.0), PassTime(32, 64, 150.0)]),
             CostTable([PassTime(1, 64, 2.0)]),
-            Overhead(1.0),
         ),
         acceptance=[Acceptance(t, calibration, [0.6, 0.2], 100) for t in (0.0, 0.8)],
         plans=[
@@ -121,7 +120,7 @@ def test_of_a_pair_the_target_alone_is_known_as_well(pads: bool, plan: tuple[int
     assert profile.settings == made().settings
     chooser = autos(profile)[0.8]
     assert (chooser.plan().method.name, chooser.plan().budget, chooser.plan().depth) == ("draftless", *plan)
-    assert chooser.guide.rate == pytest.approx(10.0 / 1e3, rel=0.05), "hardly more than plain decoding is promised"
+    assert chooser.guide.rate == pytest.approx(10.0 / 1e3, rel=0.06), "hardly more than plain decoding is promised"
     assert profile.costs.draft is None
     assert profile.candidates() == (chooser.plan(), OFF.plan())
 
@@ -135,8 +134,8 @@ def test_plans_reckon_with_the_times_of_padded_passes() -> None:
     profile = made(exact_sizes=PassSizes(16, 16), pads=True)
     assert profile.padding_cost == pytest.approx(profile.costs.target.ms(16, 64) / 100.0 - 1)
     row = profile.guide(0.0).target_row(64)
-    assert row[1] == row[16] == pytest.approx(profile.costs.target.ms(16, 64) + 1.0), "with specrun's own work"
-    assert replace(profile, pads=False).guide(0.0).target_row(64)[1] == 101.0
+    assert row[1] == row[16] == pytest.approx(profile.costs.target.ms(16, 64))
+    assert replace(profile, pads=False).guide(0.0).target_row(64)[1] == 100.0
 
 
 @pytest.mark.parametrize(

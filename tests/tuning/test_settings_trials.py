@@ -128,13 +128,6 @@ def test_padded_passes_are_scored_by_the_sizes_that_they_may_have() -> None:
     assert not padded.is_exact, "a plain pass takes four times as long"
 
 
-def test_the_best_sizes_with_padding_and_without_are_timed_behind_many_cells() -> None:
-    ms = {1: 10.0, 2: 20.0, 4: 40.0, 8: 80.0, 16: 90.0, 32: 400.0}
-    assert settings.may_be_best(ms, ANY_SIZE) == [1, 2, 4]
-    assert settings.may_be_best(ms, PassSizes(8)) == [1, 2, 4, 8, 16]
-    assert settings.may_be_best(ms, PassSizes.only(32)) == [1, 2, 4, 32]
-
-
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was tried; `f16` is 10 % faster than the defaults and exact in large passes, one thread 4 % and in all."""

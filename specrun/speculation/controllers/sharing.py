@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 
 # All chosen by hand.
 _DECAY = 0.9  # factor on what was seen after each pass, so that about the last ten count
@@ -30,38 +30,30 @@ class _Way:
         self.passes += 1
 
 
-@dataclass
-class _Ways:
-    """Both ways for one number of texts. since: passes since the slower one was tried."""
-
-    plain: _Way = field(default_factory=_Way)
-    drafting: _Way = field(default_factory=_Way)
-    since: int = 0
-
-    def plain_rate(self, expected: float) -> float:
-        return self.plain.rate if self.plain.passes >= _TRIED else expected
-
-
 class Sharing:
     """Chooses, for each number of texts, whether they draft. It begins with drafting, as costs size the trees."""
 
     def __init__(self) -> None:
-        self._ways = defaultdict[int, _Ways](_Ways)
+        self._ways = defaultdict[tuple[int, bool], _Way](_Way)  # by the number of texts, and whether they draft
+        self._since = Counter[int]()  # passes of so many texts since the slower way was tried
         self._drafts = True  # what was decided last
 
     def drafts(self, n_texts: int, plain: float) -> bool:
         """Whether the texts of the next pass draft. plain: tokens per millisecond that are expected without."""
-        ways = self._ways[n_texts]
-        wins = ways.drafting.rate > ways.plain_rate(plain)
-        self._drafts = ways.drafting.passes < _TRIED or wins != (ways.since >= _TRIED_AGAIN)
+        drafting = self._ways[n_texts, True]
+        wins = drafting.rate > self._plain_rate(n_texts, plain)
+        self._drafts = drafting.passes < _TRIED or wins != (self._since[n_texts] >= _TRIED_AGAIN)
         return self._drafts
 
     def rate(self, n_texts: int, plain: float) -> float:
         """Tokens per millisecond of all texts together, which another node must keep up with. plain: as above."""
-        return max(self._ways[n_texts].plain_rate(plain), self._ways[n_texts].drafting.rate)
+        return max(self._plain_rate(n_texts, plain), self._ways[n_texts, True].rate)
 
     def record(self, n_texts: int, n_tokens: int, ms: float) -> None:
         """Learn that the pass for which `drafts` was asked brought so many tokens, and took `ms` with its drafting."""
-        ways = self._ways[n_texts]
-        (ways.drafting if self._drafts else ways.plain).record(n_tokens, ms)
-        ways.since = 0 if ways.since >= _TRIED_AGAIN + _TRIAL - 1 else ways.since + 1
+        self._ways[n_texts, self._drafts].record(n_tokens, ms)
+        self._since[n_texts] = (self._since[n_texts] + 1) % (_TRIED_AGAIN + _TRIAL)
+
+    def _plain_rate(self, n_texts: int, expected: float) -> float:
+        plain = self._ways[n_texts, False]
+        return plain.rate if plain.passes >= _TRIED else expected

@@ -27,7 +27,7 @@ from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_o
 from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method, Plan
 from specrun.speculation.planning.costs import Milliseconds, marginal_ms
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.planning.pooling import Opinion, pooled
+from specrun.speculation.sources.pooling import Opinion, pooled
 from specrun.speculation.tree import ROOT
 
 _LEAST_CHANCE = 1e-3  # least chance of a node that is offered; chosen by hand

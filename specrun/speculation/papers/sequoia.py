@@ -104,16 +104,16 @@ def best_shape(acceptance: Sequence[float], n_nodes: int, depth: int, max_leaves
 
 
 def pass_ms(shape: TreeShape, costs: CostModel, ctx: int) -> float:
-    """Milliseconds of a target pass over `shape` after `ctx` tokens, with its draft passes and our own work."""
+    """Milliseconds of a target pass over `shape` after `ctx` tokens, with its draft passes."""
     drafting = sum(costs.level_ms(width, ctx) for width in shape.expanded_widths)
-    return costs.target.ms(shape.n_nodes, ctx) + costs.overhead.step + drafting
+    return costs.target.ms(shape.n_nodes, ctx) + drafting
 
 
 def choose(
     acceptance: Sequence[float], costs: CostModel, ctx: int, largest: int, max_depth: int, max_leaves: int = MAX_LEAVES
 ) -> TreeShape:
     """The fastest of the best trees of each measured size and depth after `ctx` tokens, or the root if none pays."""
-    best, best_rate = TreeShape.chain(0), 1e3 / costs.plain_ms(ctx)
+    best, best_rate = TreeShape.chain(0), 1e3 / costs.target.ms(1, ctx)
     for n_nodes in (n for n in costs.target.sizes if 1 < n <= largest):
         for depth in range(1, max_depth + 1):
             shape = best_shape(acceptance, n_nodes, depth, max_leaves)

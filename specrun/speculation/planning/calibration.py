@@ -58,7 +58,13 @@ class Calibration:
             raise ValueError(f"the counts of a calibration have the shape {_SHAPE}")
         self._recent_seen, self._recent_accepted = np.zeros(_SHAPE), np.zeros(_SHAPE)
         self._run_seen, self._run_accepted = np.zeros(_SHAPE), np.zeros(_SHAPE)
-        self.settle()
+        self._base = _estimate(self._seen, self._accepted)
+        n_texts = float(self._seen[:, 0].sum())
+        self._weight = _UNTAUGHT_WEIGHT + (_PROFILE_WEIGHT - _UNTAUGHT_WEIGHT) * n_texts / (n_texts + _TAUGHT)
+        n_nodes = self._seen[:, 0].sum(axis=1) + _PRIOR_NODES
+        # float64 of the shape of `seen`: expected children of a node in each cell.
+        self._expected = (self._seen + _PRIOR_NODES * _PRIOR_CHILDREN) / n_nodes[:, None, None]
+        self.fade(0)
 
     def chances(self, depth: int, probabilities: Floats) -> Floats:
         """float64[k]: the chance that each child is accepted given that its parent is. It never rises with the rank.
@@ -93,29 +99,18 @@ class Calibration:
         bucket = _depth_bucket(depth)
         return float((self._expected[bucket] * np.maximum(reached * self._chances[bucket] - floor, 0.0)).sum())
 
-    def count(self, depth: int, probabilities: Floats, matched: int | None, recent: bool = True) -> None:
-        """Count the children of an accepted node.
-
-        probabilities: as in `chances`. matched: rank of the accepted child. recent: false for texts, whose counts stay.
-        """
+    def count(self, depth: int, probabilities: Floats, matched: int | None) -> None:
+        """Count the children of an accepted node. probabilities: as in `chances`. matched: the accepted rank."""
         probabilities = probabilities[:MAX_RANK]
         cells = np.searchsorted(_PROBABILITY_EDGES, probabilities, side="right")
         bucket = _depth_bucket(depth)
-        of_texts, recently = (self._seen, self._accepted), (self._recent_seen, self._recent_accepted)
-        for seen, accepted in (recently, (self._run_seen, self._run_accepted)) if recent else (of_texts,):
+        for seen, accepted in (
+            (self._recent_seen, self._recent_accepted),
+            (self._run_seen, self._run_accepted),
+        ):
             np.add.at(seen[bucket], (_RANK_BUCKET[: len(cells)], cells), 1.0)
             if matched is not None and matched < len(cells):
                 accepted[bucket, _RANK_BUCKET[matched], cells[matched]] += 1.0
-
-    def settle(self) -> None:
-        """Recompute the chances from all counts. Call it after counting texts."""
-        self._base = _estimate(self._seen, self._accepted)
-        n_texts = float(self._seen[:, 0].sum())
-        self._weight = _UNTAUGHT_WEIGHT + (_PROFILE_WEIGHT - _UNTAUGHT_WEIGHT) * n_texts / (n_texts + _TAUGHT)
-        self._chances = _estimate(self._recent_seen, self._recent_accepted, self._base, self._weight)
-        # float64 of the shape of `seen`: expected children of a node in each cell.
-        n_nodes = self._seen[:, 0].sum(axis=1) + _PRIOR_NODES
-        self._expected = (self._seen + _PRIOR_NODES * _PRIOR_CHILDREN) / n_nodes[:, None, None]
 
     def fade(self, n_passes: int = 1) -> None:
         """Let counts from generating fade and recompute the chances. Call it after every pass."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,6 @@ class PassTime:
     n: int  # tokens of the pass
     ctx: int  # tokens in the cache before it
     ms: float  # median, milliseconds
-    spread: float = 0.0  # half the distance between the quartiles, milliseconds
     samples: int = 1  # passes timed
 
 
@@ -123,47 +122,19 @@ class CostTable:
 
 
 @dataclass(frozen=True)
-class Overhead:
-    """Milliseconds of specrun's own work, outside llama.cpp's passes."""
-
-    step: float = 0.0  # for each target pass: sampling, acceptance, bookkeeping
-    level: float = 0.0  # for each draft pass
-    node: float = 0.0  # for each node that the draft expands
-
-
-@dataclass(frozen=True)
 class CostModel:
-    """The times of passes and of our own work on one machine with one pair."""
+    """The times of passes on one machine with one pair, with specrun's own work in them."""
 
     target: CostTable
     draft: CostTable | None = None  # None without a draft model
-    overhead: Overhead = field(default_factory=Overhead)
 
     def padded(self, padding: PassSizes) -> CostModel:
         """The same costs where the target's passes are padded to these sizes."""
         return replace(self, target=self.target.padded(padding))
 
-    @property
-    def with_own_work(self) -> CostModel:
-        """The same with our own work in the times of the passes."""
-        own, draft = self.overhead, self.draft
-        target = CostTable([replace(t, ms=t.ms + own.step) for t in self.target.times], self.target.padding)
-        draft = draft and CostTable([replace(t, ms=t.ms + own.level + t.n * own.node) for t in draft.times])
-        return CostModel(target, draft)
-
-    def plain_ms(self, ctx: int) -> float:
-        """Milliseconds of plain decoding for one token."""
-        return self.target.ms(1, ctx) + self.overhead.step
-
     def level_ms(self, width: int, ctx: int) -> float:
-        """Milliseconds of a draft pass over `width` nodes, our own work included."""
-        passes = self.draft.ms(width, ctx) if self.draft else 0.0
-        return passes + self.overhead.level + width * self.overhead.node
-
-    def levels_row(self, ctx: int) -> Milliseconds:
-        """float64[n + 1]: `level_ms` of every width from 0 to the largest measured one."""
-        row = self.draft.row(ctx) if self.draft else np.zeros(2)
-        return np.asarray(row + self.overhead.level + np.arange(len(row)) * self.overhead.node)
+        """Milliseconds of a draft pass over `width` nodes; 0 without a draft model."""
+        return self.draft.ms(width, ctx) if self.draft else 0.0
 
 
 def most_waiting(target: CostTable) -> int:

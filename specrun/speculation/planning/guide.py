@@ -68,7 +68,6 @@ class RunCosts:
     @classmethod
     def of(cls, costs: CostModel) -> RunCosts:
         """Measured tables, to begin with."""
-        costs = costs.with_own_work
         return cls(PassTimes(costs.target.times, costs.target.padding), DraftTimes(costs.draft))
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _TOKENS_PER_DOUBLING = 0.62  # committed tokens that a tree of twice the nodes adds (docs/benchmarks/growth.md)
 # Tokens of the smallest size and of the multiple of a class, at most: contexts have room for one less as padding.
 MOST_PADDED = 64
 _FREE = 1.03  # factor on a plain pass's time up to which exactness is the default; chosen by hand
-_MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True)
@@ -91,32 +90,3 @@ def is_free(sizes: PassSizes, ms: Mapping[int, float]) -> bool:
 def may_be_free(ms: Mapping[int, float]) -> bool:
     """Whether padding a plain pass to some larger size costs next to nothing. ms: as for `is_free`."""
     return min((ms[n] for n in ms if n > 1), default=math.inf) < _FREE * ms[1]
-
-
-def classes_of(groups: Sequence[Sequence[int]]) -> list[PassSizes]:
-    """The classes that fit the measured groups of sizes with the same bits; each measured size is in a group.
-
-    A class has no bound if it holds for all larger sizes that were measured. Powers of two are taken as single sizes.
-    """
-    measured = sorted(size for group in groups for size in group)
-    found: list[PassSizes] = []
-    for group in groups:
-        for least in sorted(group):
-            fitting = [_class_from(least, multiple, group, measured) for multiple in _MULTIPLES if not least % multiple]
-            widest = max(fitting, key=lambda sizes: sizes.most or math.inf)
-            if widest.is_single:
-                is_wanted = least == 1 or (least in _MULTIPLES and len(group) == 1)
-            else:
-                is_wanted = all((known.multiple, known.most) != (widest.multiple, widest.most) for known in found)
-            if is_wanted and least <= MOST_PADDED:
-                found.append(widest)
-    return found
-
-
-def _class_from(least: int, multiple: int, group: Sequence[int], measured: Sequence[int]) -> PassSizes:
-    """The class that begins at `least` and goes on until a measured multiple is not in the group."""
-    larger = [size for size in measured if size >= least and size % multiple == 0]
-    end = next((i for i, size in enumerate(larger) if size not in group), None)
-    if larger[:end] == [least]:
-        return PassSizes.only(least)
-    return PassSizes(least, multiple, None if end is None else larger[end - 1])

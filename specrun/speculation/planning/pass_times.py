@@ -137,8 +137,8 @@ class PassTimes:
     @property
     def times(self) -> list[PassTime]:
         """What is known, for a later run."""
-        known = [PassTime(n, self._ctx, self._known[n], 0.0, self._samples[n]) for n in sorted(self._known)]
-        return [PassTime(t.n, t.ctx, t.ms * self._slowness, t.spread, t.samples) for t in (*known, *self._behind)]
+        known = [PassTime(n, self._ctx, self._known[n], self._samples[n]) for n in sorted(self._known)]
+        return [PassTime(t.n, t.ctx, t.ms * self._slowness, t.samples) for t in (*known, *self._behind)]
 
     def record(self, n: int, ctx: int, ms: float) -> None:
         """Learn that a pass over `n` tokens after `ctx` cached ones took `ms`. Sizes beyond the largest are ignored."""

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from specrun.sampling import SharedNoise, filters
 from specrun.speculation.accept import Accepted
-from specrun.speculation.planning.pooling import Opinion, given_noise, pooled
 from specrun.speculation.sources.lookahead import NgramPool
+from specrun.speculation.sources.pooling import Opinion, given_noise, pooled
 from specrun.speculation.sources.recycling import N_SUCCESSORS, TokenRecycling
 from specrun.speculation.sources.source import N_EVIDENCE, PRIOR, Source
 from specrun.speculation.tree import TokenTree

@@ -13,7 +13,7 @@ import pytest
 from specrun.sampling import Distribution
 from specrun.speculation.papers import sequoia
 from specrun.speculation.papers.sequoia import best_shape, choose, pass_ms
-from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime
+from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.shape import TreeShape
 
 LARGEST = 8
@@ -107,9 +107,8 @@ def test_impossible_bounds_are_refused() -> None:
             best_shape([0.5], n_nodes, depth, max_leaves)
 
 
-def costs(target: dict[int, float], draft: dict[int, float], overhead: Overhead | None = None) -> CostModel:
-    tables = [CostTable(PassTime(n, 64, ms) for n, ms in times.items()) for times in (target, draft)]
-    return CostModel(*tables, overhead or Overhead())
+def costs(target: dict[int, float], draft: dict[int, float]) -> CostModel:
+    return CostModel(*(CostTable(PassTime(n, 64, ms) for n, ms in times.items()) for times in (target, draft)))
 
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -146,9 +145,9 @@ def test_a_dip_in_the_target_is_found() -> None:
 
 
 def test_draft_passes_are_paid_for_by_the_nodes_that_have_children() -> None:
-    model = costs(FLAT, PER_NODE, Overhead(step=2.0, level=1.0, node=0.5))
+    model = costs(FLAT, PER_NODE)
     shape = TreeShape((-1, 0, 1, 1, 3, 0, 5))  # widths 1, 2, 3, 1, with children 1, 2, 1
-    assert pass_ms(shape, model, 64) == pytest.approx(100 + 2 + 3 * 1.0 + 4 * 4.5)
+    assert pass_ms(shape, model, 64) == pytest.approx(100 + 4 * 4.0)
 
 
 def test_a_draft_that_pays_per_node_makes_narrower_trees_and_one_that_pays_per_pass_shallower_ones() -> None:
@@ -160,8 +159,8 @@ def test_a_draft_that_pays_per_node_makes_narrower_trees_and_one_that_pays_per_p
     assert per_pass.depth < cheap.depth
 
 
-def test_a_draft_without_a_model_costs_only_our_own_work() -> None:
-    model = CostModel(CostTable(PassTime(n, 64, ms) for n, ms in FLAT.items()), None, Overhead(node=0.01))
+def test_a_draft_without_a_model_costs_nothing() -> None:
+    model = CostModel(CostTable(PassTime(n, 64, ms) for n, ms in FLAT.items()))
     assert choose(REAL, model, 64, 64, 16).n_nodes == 64
 
 

@@ -10,16 +10,15 @@ from specrun.speculation.planning.calibration import MAX_RANK, Calibration
 CHILDREN = np.array([0.5, 0.2, 0.1, 0.05])
 
 
-def counted(share: float, n: int = 400, recent: bool = False) -> Calibration:
+def counted(share: float, n: int = 400) -> Calibration:
     """A pair whose draft's favourite is accepted in `share` of the cases, and else the second."""
     calibration = Calibration()
     rng = np.random.default_rng(0)
     for _ in range(n):
         # The draft never says quite the same, so that neighbouring cells are counted as well.
         said = CHILDREN * rng.uniform(0.7, 1.4, len(CHILDREN))
-        calibration.count(1, said, 0 if rng.random() < share else 1, recent)
-    calibration.settle()
-    return calibration
+        calibration.count(1, said, 0 if rng.random() < share else 1)
+    return calibration.with_run()
 
 
 def test_without_counts_the_drafts_own_probability_is_the_guess() -> None:
@@ -57,8 +56,8 @@ def test_the_expected_gain_is_the_mean_over_what_the_draft_may_say() -> None:
     # Half of the time the draft is sure of a first child, which is then accepted, half of the time it has no idea.
     calibration = Calibration()
     for i in range(4000):
-        calibration.count(1, np.array([0.99]) if i % 2 else np.array([0.1]), 0 if i % 2 else None, recent=False)
-    calibration.settle()
+        calibration.count(1, np.array([0.99]) if i % 2 else np.array([0.1]), 0 if i % 2 else None)
+    calibration = calibration.with_run()
     assert calibration.expected_gain(1, 1.0, 0.0) == pytest.approx(0.5, abs=0.02)
     # A child of the mean chance would not be worth 0.6, but the sure one is.
     assert calibration.expected_gain(1, 1.0, 0.6) == pytest.approx(0.2, abs=0.02)

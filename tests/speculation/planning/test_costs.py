@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.speculation.planning.costs import CostModel, CostTable, Overhead, PassTime, most_waiting
+from specrun.speculation.planning.costs import CostTable, PassTime, most_waiting
 
 JAGGED = [(1, 30.0), (2, 80.0), (4, 130.0), (7, 210.0), (8, 125.0), (16, 200.0)]
 
@@ -49,13 +49,6 @@ def test_beyond_the_sizes_of_a_longer_context_what_it_adds_grows_with_the_tokens
 def test_an_empty_table_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         CostTable([])
-
-
-def test_specruns_own_work_is_added_to_the_passes() -> None:
-    model = CostModel(table((64, 1088), 0.01), table(), Overhead(0.5, 0.2, 0.03))
-    assert model.plain_ms(64) == pytest.approx(30.5)
-    assert model.level_ms(4, 64) == pytest.approx(130 + 0.2 + 4 * 0.03)
-    assert model.levels_row(64)[4] == pytest.approx(model.level_ms(4, 64))
 
 
 def straight(fixed: float, each: float) -> CostTable:

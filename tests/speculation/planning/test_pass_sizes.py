@@ -1,11 +1,11 @@
-"""Classes of sizes: what a pass is padded to, and which classes follow from what was measured."""
+"""Classes of sizes: what a pass is padded to, and what that costs."""
 
 from __future__ import annotations
 
 import pytest
 
 from specrun.speculation.planning.costs import CostTable, PassTime
-from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes, best_rate, classes_of, is_free
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes, best_rate, is_free
 from specrun.speculation.planning.pass_times import PassTimes
 
 MULTIPLES_OF_4 = PassSizes(8, 4)
@@ -31,20 +31,6 @@ def test_numbers_that_are_no_class_are_refused() -> None:
     for numbers in [(0, 1, None), (8, 3, None), (8, 4, 4), (8, 4, 9), (4, 8, None), (8, 0, None)]:
         with pytest.raises(ValueError, match="no class"):
             PassSizes(*numbers)
-
-
-def test_classes_follow_from_groups_of_sizes() -> None:
-    everything = (1, 2, 3, 4, 7, 8, 9, 10, 12, 16, 32, 64)
-    assert classes_of([everything]) == [ANY_SIZE]
-    assert classes_of([(1,), everything[1:]]) == [PLAIN_ONLY, PassSizes(2)]
-    assert classes_of([everything[:5], everything[5:]]) == [PassSizes(1, 1, 7), PassSizes(8)]
-    # Large passes may be a class of their own.
-    assert classes_of([everything[:-1], (64,)]) == [PassSizes(1, 1, 32), PassSizes.only(64)]
-    # Four rows at a time, the rest one by one.
-    repacked = classes_of([(1, 2, 3), (8, 12, 16, 32, 64), (4,), (7,), (9,), (10,)])
-    assert repacked[:2] == [PassSizes(1, 1, 3), MULTIPLES_OF_4]
-    # On a GPU every size may be its own class; of these, powers of two are taken.
-    assert classes_of([(n,) for n in everything]) == [PassSizes.only(n) for n in (1, 2, 4, 8, 16, 32, 64)]
 
 
 def test_padding_is_free_where_a_pass_over_the_least_size_takes_no_longer() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from specrun.sampling import SharedNoise
 from specrun.speculation.growth import TreeGrowth
-from specrun.speculation.planning.pooling import Opinion, given_noise, pooled
+from specrun.speculation.sources.pooling import Opinion, given_noise, pooled
 
 DRAFTED = {1: 0.5, 2: 0.2, 3: 0.05}
 
