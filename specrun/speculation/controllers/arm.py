@@ -15,6 +15,7 @@ _COPIES = 0.25  # the same with draft sources, because some texts repeat themsel
 _DOUBT = 0.1  # standard error of a rate that rests on one pass, as a share, where the tokens of passes do not vary
 _CAUTION = 0.5  # standard errors below its expected rate by which a plan that nobody has run here yet is judged
 _FEW = 4.0  # passes that the expected scatter of their tokens counts as
+_EARLIER = 100.0  # tokens that the rate of earlier runs counts as in what this run keeps
 _SHOT = 0.3  # least variance of the tokens of a pass with a tree: a few equal ones do not prove that all are
 
 # The rate of a plan of which nothing is known, relative to plain decoding's, and its standard error, by whether it uses
@@ -51,6 +52,7 @@ class Arm:
     tokens: float = 0.0
     seconds: float = 0.0
     squares: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of tokens, of tokens * seconds, of seconds
+    whole: tuple[float, float] = (0.0, 0.0)  # tokens and seconds of all its passes
 
     def record(self, n_tokens: int, seconds: float, is_open: bool) -> None:
         """Add a pass to the sums. is_open: whether it could have committed more than one token."""
@@ -61,6 +63,7 @@ class Arm:
         self.seconds += seconds
         tt, ts, ss = self.squares
         self.squares = (tt + n_tokens**2, ts + n_tokens * seconds, ss + seconds**2)
+        self.whole = (self.whole[0] + n_tokens, self.whole[1] + seconds)
 
     def fade(self, share: float) -> None:
         self.passes *= share
@@ -81,6 +84,17 @@ class Arm:
     def observed(self, plain: float) -> float:
         """The rate of its recent passes; 0 if there were none. plain: seconds of a plain pass."""
         return self.tokens / self.seconds * plain if self.passes else 0.0
+
+    def lasting(self, plain: float) -> tuple[float, float]:
+        """The rate of all its passes and of earlier runs, for later runs, and its standard error. Recent passes alone
+        would tell of the end of a text, which often repeats itself. plain: seconds of a plain pass.
+        """
+        rate, error = self.estimate(plain)
+        n_tokens, seconds = self.whole
+        earlier = _EARLIER if self.is_known else 0.0
+        if seconds:
+            rate = (n_tokens + earlier) / (seconds / plain + earlier / self.rate)
+        return rate, error
 
     def prior(self, text: float = 1.0) -> tuple[float, float]:
         """The rate before any observation, and its standard error. text: as for `estimate`."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specrun.speculation.controllers.arm import Arm, ExpectedPlan, arms_of, most_promising
-from specrun.speculation.controllers.purse import Checks, Purse
+from specrun.speculation.controllers.purse import Purse
 from specrun.speculation.controllers.stakes import Stakes
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.guide import Guide, PassRecord
@@ -24,10 +24,8 @@ _LEAST_PASSES = 6  # passes of a plan before its rate alone decides that it is l
 # Plain passes after which their records are learned from, all at once, and another plan may be tried. After every
 # pass, when the processor's caches are full of weights, this code would take some hundredths of a millisecond.
 _TRIED_EVERY = 16
-_NEAR = 2.0  # plain decoding is not checked while the plan's rate is above this
 _LEAST_LEARNED = 8  # passes that teach anything worth keeping
 _BEHIND = 8  # tokens that the draft model has to read with which the next pass tells nothing of its speed
-_EXPECTED_CHANCE = 0.7  # that a drafted token is right, for the rate that is expected before any was seen
 
 
 class Auto:
@@ -57,8 +55,6 @@ class Auto:
         if first is not None:
             self._held = next((arm for arm in self._arms if arm.plan == first), self._off)
         self._purse = Purse(is_proven=self._held.rate - self._held.error > 1 and is_tuned)
-        self._is_check = False
-        self._checks = Checks()
         self._since_change = 0
         self._n_unread = 0  # tokens of the text that the draft model has not read
         self._looks = 0
@@ -72,7 +68,7 @@ class Auto:
     def plan(self, n_texts: int = 1) -> Plan:
         if n_texts > 1:
             return self._shared()
-        return OFF.plan() if self._is_check or not self.guide.knows_plain else self._next
+        return self._next if self.guide.knows_plain else OFF.plan()
 
     @property
     def needs_draft(self) -> bool:
@@ -131,7 +127,7 @@ class Auto:
         plain = self._plain()
         seen = [arm for arm in self._arms if arm.passes or arm is self._off]
         found = [
-            ExpectedPlan(arm.plan, rate / plain, error / plain) for arm in seen for rate, error in [arm.estimate(plain)]
+            ExpectedPlan(arm.plan, rate / plain, error / plain) for arm in seen for rate, error in [arm.lasting(plain)]
         ]
         return sorted(found, key=lambda e: -e.tokens_per_second)
 
@@ -162,7 +158,7 @@ class Auto:
             return
         self._unread.append(record)
         # While plain decoding goes on, nothing could change before the last of these passes.
-        is_settled = self.is_off and not self._is_check and self.guide.knows_plain
+        is_settled = self.is_off and self.guide.knows_plain
         if not (is_settled and (self._since_change + len(self._unread)) % _TRIED_EVERY):
             self._read()
 
@@ -172,22 +168,17 @@ class Auto:
             self._learn(self._unread.pop(0))
 
     def _learn(self, record: PassRecord) -> None:
-        is_plain = self._is_check or not self.guide.knows_plain
         self._stakes.ctx = record.ctx
         self._n_passes += 1
-        is_catching_up = not is_plain and self._is_behind
         knew_plain = self.guide.knows_plain
+        is_catching_up = knew_plain and self._is_behind
         self.guide.learn(record, has_read=not is_catching_up)
-        if not knew_plain:
-            self._expect()
-        if not is_plain:
+        if knew_plain:
             self._judge(record, is_catching_up)
-        elif self._is_check or not self.guide.knows_plain:
-            pass
-        elif not (self._may_win(self._held) and self._can_pay(self._held.plan)):
-            self._change(self._off)
-        self._checks.passed(len(record.tree) == 1, self._is_check)
-        self._is_check = not self.is_off and self._checks.are_due and self._held.estimate(self._plain())[0] <= _NEAR
+        elif self.guide.knows_plain:
+            self._expect()
+            if not (self._may_win(self._held) and self._can_pay(self._held.plan)):
+                self._change(self._off)
         self._next = self._sized(self._held)
 
     def _shared(self) -> Plan:
@@ -290,8 +281,9 @@ class Auto:
         if self.guide.knows_plain:
             arm = self._held
             rate = arm.estimate(self._plain())[0]
-            if not arm.is_known and arm.plan.method.needs_draft:
-                rate = max(rate, self.guide.chain_rate(_EXPECTED_CHANCE, self._stakes.ctx))
+            if arm.plan.method.needs_draft:  # copies may have made most of the rate that is known, and come later
+                chain = self.guide.chain_rate(self.guide.calibration.agreement, self._stakes.ctx)
+                rate = min(rate, chain) if arm.is_known else chain
             self.guide.expect(max(rate, 1.0) * 1e-3 / self._plain())
 
     def _sized(self, arm: Arm) -> Plan:

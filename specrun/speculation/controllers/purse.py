@@ -1,4 +1,4 @@
-"""What trying plans may cost, counted in plain passes, and when plain decoding is checked."""
+"""What trying plans may cost, counted in plain passes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ _MOST_SAVED = 4.0  # plain passes to which that share adds up at most
 _DEVIATIONS = 4.0  # a plan that wins may then lose this many standard deviations of a pass before it is left,
 _MOST_WON = 8.0  # and at most so many plain passes
 _SOURCES_STAKE = 0.3  # plain passes that draft sources alone may lose after a plan with a draft model was left
-_FIRST_CHECK, _LAST_CHECK = 16, 64  # passes before plain decoding is checked; they double from check to check
 
 
 class Purse:
@@ -53,21 +52,3 @@ class Purse:
         self.balance = min(self.balance, 0.0) - self._debt
         if sources_go_on:
             self.balance = max(self.balance, _SOURCES_STAKE)
-
-
-class Checks:
-    """When a single plain pass is due while a plan drafts, because the time of plain decoding may have changed."""
-
-    def __init__(self) -> None:
-        self._after = _FIRST_CHECK
-        self._since = 0  # passes since the last plain one
-
-    @property
-    def are_due(self) -> bool:
-        return self._since >= self._after
-
-    def passed(self, is_plain: bool, is_check: bool) -> None:
-        """Count a pass. is_plain: whether it drafted nothing. is_check: whether that was to check plain decoding."""
-        self._since = 0 if is_plain else self._since + 1
-        if is_check:
-            self._after = min(2 * self._after, _LAST_CHECK)

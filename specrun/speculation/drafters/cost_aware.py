@@ -81,7 +81,7 @@ class CostAwareDrafter(StepwiseDrafter):
             unexpanded = set(growth.open(unexpanded, limits))
             level = self._worth_expanding(growth, unexpanded, limits, target_row, levels_row)
         chances = growth.chances(limits.leaves)
-        n = self.guide.best_size(chances, target_row, limits.budget, limits.pending, offered is not None)
+        n, _ = self.guide.best_size(chances, target_row, limits.budget, limits.pending, offered is not None)
         return Draft(growth.tree(replace(limits, budget=n)), tuple(widths), offered)
 
     def _guess(self, growth: TreeGrowth, nodes: Sequence[int], limits: DraftLimits, least: float) -> None:
@@ -128,10 +128,9 @@ class CostAwareDrafter(StepwiseDrafter):
         best = expandable_of(growth, self.source, [*best, *growth.best(others, len(others))], width)
         if not best:
             return []
-        rate = self.guide.rate
         chances = growth.chances(limits.leaves)
         asked_draft = ROOT not in unexpanded
-        now = self.guide.best_size(chances, target_row, limits.budget, limits.pending, asked_draft)
+        now, rate = self.guide.best_size(chances, target_row, limits.budget, limits.pending, asked_draft)
         node_cost = rate * marginal_ms(target_row, now + limits.pending)
         # When the budget is full, a new node replaces the worst node that would be kept without it.
         floor = max(node_cost, float(chances[limits.budget - 1]) if len(chances) >= limits.budget else 0.0)

@@ -63,7 +63,7 @@ class GuessedDrafter:
             add_guesses(growth, self.sources, [ROOT], limits, least)
             if self.guide:
                 chances = growth.chances(limits.leaves)
-                n = self.guide.best_size(chances, row, limits.budget, limits.pending, asked_draft=False)
+                n, _ = self.guide.best_size(chances, row, limits.budget, limits.pending, asked_draft=False)
                 limits = replace(limits, budget=n)
         return Draft(growth.tree(limits))
 

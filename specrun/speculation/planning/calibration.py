@@ -33,6 +33,7 @@ _PRIOR_CHILDREN = np.array(
     ]
 )
 _PRIOR_NODES = 1.0  # nodes that the prior counts as
+_USUAL, _USUAL_NODES = 0.7, 10.0  # chance of a draft's first choice before any was seen, and nodes that it counts as
 
 # Number of observations that a coarser estimate counts as when a cell has few of its own.
 _WEIGHT = 6.0  # from texts
@@ -117,6 +118,12 @@ class Calibration:
         self._recent_seen *= _DECAY**n_passes
         self._recent_accepted *= _DECAY**n_passes
         self._chances = _estimate(self._recent_seen, self._recent_accepted, self._base, self._weight)
+
+    @property
+    def agreement(self) -> float:
+        """The share of the draft's first choices that are the target's, in texts and while generating."""
+        first, right = self._seen[:, 0] + self._run_seen[:, 0], self._accepted[:, 0] + self._run_accepted[:, 0]
+        return float((right.sum() + _USUAL * _USUAL_NODES) / (first.sum() + _USUAL_NODES))
 
     @property
     def n_counted(self) -> int:

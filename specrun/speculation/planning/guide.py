@@ -26,7 +26,7 @@ _SOURCES_TRUST = 0.6  # share of the chances of draft sources alone that is beli
 _BEHIND = 8  # passes without drafting after which the draft has so much text to read that its time tells nothing
 # Of what the cheapest further node of any pass must bring, so that nodes which are free beside others are found, too.
 _LEAST_SHARE = 0.25
-_EASY_SHARE = 0.6  # of the best rate that a pass could have, which counts if the run's own is lower
+_EASY_SHARE = 0.6  # of the best rate that this pass can have, which counts if the run's own is lower
 _LEAST_TREE = 8  # nodes of a tree that tells something
 _NODES_OF_EACH = 16  # that trees of several texts may have, where the price of a node is looked for
 
@@ -169,8 +169,11 @@ class Guide:
 
     def best_size(
         self, chances: Milliseconds, target_row: Milliseconds, budget: int, pending: int, asked_draft: bool
-    ) -> int:
-        """The number of nodes, root included, of the best tree.
+    ) -> tuple[int, float]:
+        """The number of nodes, root included, of the best tree, and the rate that it, and drafting, must keep up with.
+
+        The run's rate does not count where this stretch of text is harder: it has to be written all the same, and a
+        small pass would only leave it to the next ones.
 
         chances: float64[n], chances of all offered nodes in falling order, beginning with the root's 1.
         target_row: see `target_row`.
@@ -184,15 +187,17 @@ class Guide:
             sizes = np.arange(1, most + 1)
         sizes = np.append(sizes[(sizes >= 1) & (sizes <= most)], max(most, 1))
         tokens, ms = np.cumsum(chances)[sizes - 1], target_row[sizes + pending]
-        # In a stretch of text that is easier than the run so far, the rate to keep up with is higher.
-        easy = float((tokens / ms).max()) if ms.all() and self._node_ms is None else 0.0
-        value = tokens - max(self.rate, _EASY_SHARE * easy) * ms
+        rate = self.rate
+        if ms.all() and self._node_ms is None:
+            best = float((tokens / ms).max())
+            rate = min(max(rate, _EASY_SHARE * best), best)
+        value = tokens - rate * ms
         if self.most_lost_ms < np.inf:
             n_counted = self.calibration.n_counted
             trust = n_counted / (n_counted + _DOUBTS) if asked_draft else _SOURCES_TRUST
             lost = ms - float(target_row[1 + pending]) * (1 + trust * (tokens - 1))
             value[(lost > self.most_lost_ms) & (sizes > 1)] = -np.inf
-        return int(sizes[value.argmax()])
+        return int(sizes[value.argmax()]), rate
 
     def follow(self, record: PassRecord) -> None:
         """Update the rate after a pass with drafted tokens.

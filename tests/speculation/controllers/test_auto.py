@@ -269,20 +269,6 @@ def test_sources_that_lost_go_on_with_sure_guesses_where_passes_are_slow(machine
     assert not stays or plans.guide.most_lost_ms == 0, "only what is not expected to lose is checked"
 
 
-def test_plain_decoding_is_checked_where_the_two_are_near() -> None:
-    machine = Machine({1: 100.0, 5: 140.0}, level=1.0)
-    plans = tuned(machine, (CHAIN, 1.5))
-    tree = TokenTree.chain([0, 1, 2, 3, 4])
-    drafted = []
-    for _ in range(60):
-        drafted.append(plans.plan().drafts)
-        if plans.plan().drafts:
-            plans.record(PassRecord(Draft(tree), Accepted([0, 1], [0, 0]), 0.15, 0.14, 0.01, 5, 64))
-        else:
-            plans.record(PassRecord(Draft(TokenTree.root_only(0)), Accepted([0], [0]), 0.1, 0.1, 0.0, 1, 64))
-    assert drafted.count(False) == 2
-
-
 def test_reading_much_text_first_is_not_held_against_a_plan() -> None:
     plans = tuned(STREAMED, (CHAIN, 0.95))
     plain = STREAMED.ms(1) / 1e3

@@ -45,7 +45,7 @@ def test_a_pass_may_lose_only_so_much_and_chances_count_once_they_are_known() ->
     for n, ms in ((1, 100.0), (1, 100.0), (16, 400.0)):
         guide.costs.target.record(n, 0, ms)
     chances = np.ones(16)
-    size = lambda: guide.best_size(chances, guide.target_row(0), 16, 0, asked_draft=True)  # noqa: E731
+    size = lambda: guide.best_size(chances, guide.target_row(0), 16, 0, asked_draft=True)[0]  # noqa: E731
     assert size() == 16
     guide.most_lost_ms = 50.0
     assert size() == 3
@@ -71,7 +71,7 @@ def test_in_a_mixture_a_node_costs_the_experts_that_it_adds(is_tuned: bool) -> N
             guide = Guide(RunCosts(PassTimes(experts=experts if is_mixture else None)), rate=0.1)
             for n in (1, 1) if is_mixture else (1, 1, 64, 64):
                 guide.costs.target.record(n, 0, float(row[n]))
-        return guide.best_size(chance ** np.arange(64), guide.target_row(0), 64, 0, asked_draft=False)
+        return guide.best_size(chance ** np.arange(64), guide.target_row(0), 64, 0, asked_draft=False)[0]
 
     assert best(0.7, is_mixture=False) >= 6
     assert best(0.7, is_mixture=True) == 1
@@ -86,7 +86,7 @@ def test_beside_other_texts_each_node_has_its_price() -> None:
     chances[0] = 1.0
 
     def best(guide: Guide) -> int:
-        return guide.best_size(chances, guide.target_row(0), budget=12, pending=1, asked_draft=False)
+        return guide.best_size(chances, guide.target_row(0), budget=12, pending=1, asked_draft=False)[0]
 
     assert best(guide) == 7  # with the pending token a pass of 8
     among = guide.among(4, rate=0.02, node_ms=7.0, n_drafting=2)
