@@ -2,11 +2,15 @@
 
     python scripts/bench_machines.py [--machines NAME;...] [--agreements 55,70,85] [--temps 0,0.8]
                                      [--texts code,prose,copies] [--json]
+    python scripts/bench_machines.py --many 1,2,8,32 [--prompts 32] [--lengths 60,600] [-n 64]
 
 Real small models run through specrun's own code (the embedded target, and drafts that are the target with noise), while
 the package's clock goes by the tables of a machine (scripts/machines/tables.py says where each is from). So a run is
 the same every time, and any hardware can be tried. Rates are relative to plain decoding's. `forecast` is what the
 profile expects of `auto` over all of tune's texts, and `tune` how many plain passes that took.
+
+--many writes many prompts so many at a time, prompts included in the time; `read` is what their reading takes at least,
+and `bound` the ratio if all else took no time.
 """
 
 from __future__ import annotations
@@ -14,14 +18,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from machines import measure, pairs
-from machines.tables import MACHINES
+from machines import many, measure, pairs
+from machines.tables import MACHINES, Machine
 
 HEAD = ("machine", "agree", "T", "text", "best", "first", "second", "tuned", "forecast", "tune", "best plan")
+
+_MANY_HEAD = ("machine", "agree", "at", "seconds", "tokens/s", "ratio", "bound", "passes", "read")
 
 
 def main() -> int:
@@ -31,10 +39,17 @@ def main() -> int:
     parser.add_argument("--temps", default="0,0.8")
     parser.add_argument("--texts", default=",".join(pairs.TEXTS))
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    parser.add_argument("--many", default="", help="texts at a time; the first is what the others are compared with")
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--lengths", default="60,600", help="tokens of the shortest and the longest prompt")
+    parser.add_argument("-n", type=int, default=64, help="tokens of each answer")
     given = parser.parse_args()
     wanted = [part for part in given.machines.split(";") if part] or [""]
     machines = [machine for machine in MACHINES if any(part in machine.name for part in wanted)]
     cells = [(float(t), text) for t in given.temps.split(",") for text in given.texts.split(",")]
+    if given.many:
+        _many(machines, given)
+        return 0
     if not given.json:
         print("{:<42} {:>5} {:>4} {:<6} {:>6} {:>6} {:>6} {:>6} {:>8} {:>5}  {}".format(*HEAD))
     with TemporaryDirectory() as name:
@@ -46,6 +61,28 @@ def main() -> int:
                 for row in measure.rows(folder, machine, agreement, cells, written):
                     _print(row, given.json)
     return 0
+
+
+def _many(machines: Sequence[Machine], given: argparse.Namespace) -> None:
+    """Print a row for each machine and number of texts at a time."""
+    least, most = map(int, given.lengths.split(","))
+    sizes = range(least, most + 1)
+    tokens = given.prompts * (least + most) / 2
+    print("{:<42} {:>5} {:>4} {:>8} {:>9} {:>6} {:>6} {:>7} {:>6}".format(*_MANY_HEAD))
+    with TemporaryDirectory() as name:
+        for machine in machines:
+            # In the passes in which a token takes least.
+            read_s = tokens * min(machine.ms(n, 0) / n for n in (*sizes, 512)) / 1e3
+            alone_s = 0.0
+            for agreement, n in product(map(int, given.agreements.split(",")), map(int, given.many.split(","))):
+                took = many.took(Path(name), machine, agreement, n, given.prompts, (least, most), given.n)
+                alone_s = took.seconds if n == int(given.many.split(",")[0]) else alone_s
+                ratios = f"{alone_s / took.seconds:>6.2f} {alone_s / read_s:>6.2f}"
+                where = f"{machine.name:<42} {agreement:>5} {n:>4}"
+                print(
+                    f"{where} {took.seconds:>8.1f} {took.rate:>9.2f} {ratios} {took.n_passes:>7} {read_s:>6.1f}",
+                    flush=True,
+                )
 
 
 def _print(row: measure.Row, as_json: bool) -> None:

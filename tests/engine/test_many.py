@@ -79,6 +79,24 @@ def test_each_text_is_the_one_that_it_is_alone(plan: Plan) -> None:
 
 
 @pytest.mark.slow
+def test_with_a_grammar_penalties_stops_and_log_probabilities_too() -> None:
+    with Model(options(SPECEXEC.plan(8, 3), parallel=4)) as model:
+        first, second, third, fourth, *_ = requests(model)
+        penalties = SamplingParameters(temperature=0.8, seed=5, presence_penalty=0.5, frequency_penalty=0.3)
+        asked = [
+            replace(first, gbnf='root ::= ("a" | "b") [a-z ]{4,12} "."', sampling=second.sampling),
+            replace(second, sampling=penalties, max_tokens=24),
+            replace(third, logprobs=2, max_tokens=12),
+            replace(fourth, stops=("x", "("), logprobs=0, max_tokens=24),
+        ]
+        together = written(model, asked)
+        alone = [model.complete(request).run() for request in asked]
+    for one, other in zip(together, alone, strict=True):
+        assert (one.token_ids, one.text, one.finish_reason) == (other.token_ids, other.text, other.finish_reason)
+        assert one.logprobs == other.logprobs
+
+
+@pytest.mark.slow
 def test_with_auto_too_and_where_texts_share_their_beginning_it_is_read_once() -> None:
     common = "".join(f"def f{i}(x):\n    return x + {i}\n" for i in range(12))
     starts = tuple(common + start for start in STARTS)

@@ -95,3 +95,13 @@ def test_a_simulated_machine_is_the_same_every_time(measure: ModuleType, folder:
         with measure.data_folder(), measure.simulated(machine, noise=0.05):
             rates.append(measure.untuned(folder, AGREEMENT, *CELL, runs=1))
     assert rates[0] == rates[1]
+
+
+@pytest.mark.parametrize("name", ["2 cores, 1.8B Q4_K_M streamed", "RTX 4090, 70B half in VRAM", MACHINES[3]])
+def test_many_prompts_are_never_slower_and_several_share_passes(measure: ModuleType, folder: Path, name: str) -> None:
+    many, machine = importlib.import_module("machines.many"), machine_of(measure, name)
+    alone, two, six = (many.took(folder, machine, AGREEMENT, n, 6, (20, 80), 32) for n in (1, 2, 6))
+    assert alone.n_tokens == two.n_tokens == six.n_tokens == 6 * 32
+    assert two.seconds <= 1.02 * alone.seconds
+    assert six.seconds < two.seconds
+    assert six.n_passes < alone.n_passes / 3
