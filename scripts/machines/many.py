@@ -40,7 +40,7 @@ class Took:
 def prompts(model: Model, n: int, least: int, most: int) -> list[list[int]]:
     """Token ids of prompts whose lengths rise evenly, cut from texts of all kinds."""
     text = "\n\n".join(prompt.text for prompt in bench_prompts.shipped())
-    tokens = model.prompt_tokens(text * (1 + n * most // len(text)), raw=True)
+    tokens = model.prompt_tokens(text * (1 + 8 * n * most // len(text)), raw=True)
     found, begin = [], 0
     for i in range(n):
         size = least + (most - least) * i // max(n - 1, 1)
