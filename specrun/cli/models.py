@@ -17,11 +17,8 @@ from specrun.options import completion
 from specrun.views import output
 
 if TYPE_CHECKING:
-    from specrun.catalog.entries import Entry
-    from specrun.catalog.here import LocalModel
     from specrun.catalog.hub.look_up import RemoteModel
     from specrun.catalog.names import HubName
-    from specrun.engine.local_fit import LocalFits
 
 app = typer.Typer(name="models", cls=Group, invoke_without_command=True)
 command = partial(app.command, cls=Command)
@@ -60,6 +57,7 @@ def list_models(
     from specrun.catalog import entries
     from specrun.catalog.here import local_models
     from specrun.engine.local_fit import IN_MEMORY, LocalFits
+    from specrun.views.models_table import models_table, row_of
 
     catalog = entries.catalog()
     fits = LocalFits.now(catalog)
@@ -67,8 +65,8 @@ def list_models(
         show("reading the models on this machine ...")
         local = local_models()
         by_alias = {model.entry.alias: model for model in reversed(local) if model.entry}
-        rows = [_local_row(model, fits) for model in local if not model.entry]
-    rows += [_entry_row(entry, by_alias.get(entry.alias), fits) for entry in catalog.values()]
+        rows = [row_of(None, model, fits) for model in local if not model.entry]
+    rows += [row_of(entry, by_alias.get(entry.alias), fits) for entry in catalog.values()]
     rows = [row for row in rows if (row["here"] or not here) and (row["fits"] in IN_MEMORY or not fit)]
     if json:
         output.write_json(rows)
@@ -77,38 +75,10 @@ def list_models(
         which = "no model fits the memory that is free" if fit else "no models on this machine yet"
         output.note(f"{which}; `specrun pull NAME` fetches one of `specrun models list`")
         return
-    from specrun.views.models_table import models_table
-
     output.print_table(models_table(rows))
     output.note(fits.explanation)
     if not all(row["verified"] or row["here"] for row in rows):
         output.note("?: not verified; `specrun models check NAME` asks the hub")
-
-
-def _entry_row(entry: Entry, model: LocalModel | None, fits: LocalFits) -> dict[str, Any]:
-    facts = {"name": entry.alias} | asdict(entry) | {"kind": entry.kind, "estimated_bytes": entry.expected_bytes}
-    return facts | _here(model) | _fit(fits, entry, model.path if model else None)
-
-
-def _local_row(model: LocalModel, fits: LocalFits) -> dict[str, Any]:
-    from specrun.engine.local_fit import file_shape
-
-    file = file_shape(model.path)
-    row: dict[str, Any] = {"name": model.name, "alias": None, "repo": model.repo, "file": model.file}
-    row |= {"bytes": model.n_bytes, "estimated_bytes": model.n_bytes, "quantization": None, "licence": None}
-    row |= {"drafts": [], "companions": [], "family": None, "about": None, "verified": False, "recommended": False}
-    return row | {"kind": file.kind if file else None} | _here(model) | _fit(fits, None, model.path)
-
-
-def _here(model: LocalModel | None) -> dict[str, Any]:
-    path, program = (str(model.path), model.program) if model else (None, None)
-    return {"here": model is not None, "path": path, "program": program}
-
-
-def _fit(fits: LocalFits, entry: Entry | None, path: Path | None) -> dict[str, Any]:
-    found = fits.of(entry, path)
-    rate = round(found.tokens_per_second, 2) if found else None
-    return {"fits": found.fits if found else None, "tokens_per_second": rate}
 
 
 def pull(

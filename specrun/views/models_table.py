@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from specrun.catalog.entries import COMPANIONS, can_draft
+from specrun.catalog.entries import COMPANIONS, Entry, can_draft
+from specrun.catalog.here import LocalModel
 from specrun.display_text import one_line, size_text
+from specrun.engine.local_fit import LocalFits, file_shape
 from specrun.hardware.fit import Fits
 from specrun.views import output
 from specrun.views.fitting_table import FittingTable
@@ -20,6 +23,23 @@ _RIGHT = ("size", "tok/s")
 _OPTIONAL = ("kind", "draft", "tok/s")
 # Where a model's weights lie, in words of which the longest leave room for the others in 80 columns.
 PLACES: dict[Fits, str] = {"vram": "in VRAM", "partly": "partly", "ram": "in RAM", "streamed": "streamed", "no": "no"}
+
+
+def row_of(entry: Entry | None, model: LocalModel | None, fits: LocalFits) -> dict[str, Any]:
+    """What `specrun models list --json` prints of a model of the catalog, or of one on this machine, or of both."""
+    path, program = (model.path, model.program) if model else (None, None)
+    found = fits.of(entry, path)
+    row: dict[str, Any] = dict.fromkeys(("name", "alias", "quantization", "licence", "family", "about"))
+    if entry:
+        row |= {"name": entry.alias} | asdict(entry) | {"kind": entry.kind, "estimated_bytes": entry.expected_bytes}
+    elif model:
+        file, n_bytes = file_shape(model.path), model.n_bytes
+        row |= {"name": model.name, "repo": model.repo, "file": model.file, "kind": file.kind if file else None}
+        row |= {"bytes": n_bytes, "estimated_bytes": n_bytes, "drafts": [], "companions": []}
+        row |= {"verified": False, "recommended": False}
+    row |= {"here": model is not None, "path": str(path) if path else None, "program": program}
+    rate = round(found.tokens_per_second, 2) if found else None
+    return row | {"fits": found.fits if found else None, "tokens_per_second": rate}
 
 
 def models_table(rows: Sequence[dict[str, Any]]) -> Group:
