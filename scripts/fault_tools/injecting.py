@@ -19,8 +19,8 @@ EMBEDDED = ROOT / "specrun" / "embedded"
 TARGET, DRAFT = EMBEDDED / "target.gguf", EMBEDDED / "draft.gguf"
 PATIENCE_S = 120.0  # nothing here takes a quarter of it, so what takes longer hangs
 PROMPT = "def read_config(path):\n"
-# Reads a prompt of some 1,500 tokens, and keeps it on disk.
-KEEPING = ("generate", PROMPT * 200, "--raw", "--prompt-cache", "-n", "8", "-c", "4096", "--no-learn")
+# Reads a prompt of some 500 tokens, and keeps it on disk.
+KEEPING = ("generate", PROMPT * 60, "--raw", "--prompt-cache", "-n", "8", "--no-learn")
 COMMANDS_WITH_THREADS = ("generate", "chat", "tune", "verify", "bench")
 
 _TRACES = ("Traceback (most recent call last)", "Exception ignored", "Fatal Python error", "terminate called")
