@@ -90,6 +90,7 @@ def generate(
     from specrun.cli import prompt_input
     from specrun.cli.opening import opened
     from specrun.engine.many import Crowd, usual_bytes
+    from specrun.engine.prompt_states import FEWEST
     from specrun.engine.request import make_request
     from specrun.llama import chat_template
 
@@ -123,14 +124,13 @@ def generate(
         )
     if not form.raw:
         chat_template.prepare()
-    keeps = form.prompt_cache
-    if keeps is None:  # what a program pipes in as it is may be anything, and is seldom asked twice
-        keeps = not (form.jsonl or (form.raw and prompt_input.is_piped()))
-    further: dict[str, Any] = {"is_fixed": True, "crowd": crowd, "keeps_prompts": keeps}
+    further: dict[str, Any] = {"is_fixed": True, "crowd": crowd, "keeps_prompts": _keeps_prompts(form)}
     with ExitStack() as stack:
         # What is wrong with the file of answers is told before the model is loaded.
         answers = stack.enter_context(_answers(form, known)) if form.jsonl else None
         model = stack.enter_context(opened(models, speculation, machine, sampling.temp, **further))
+        if model.prompt_states:
+            model.prompt_states.least = FEWEST  # nobody goes on with its answer
         output.hint(f"plan: {answer_report.plan_words(model.plans.at(sampling.temp), sampling.temp)}")
         if model.llama_model.chat_template is None and not form.raw:
             output.note("the model has no chat template, so the prompt is continued as it is; see --chat-template")
@@ -138,6 +138,17 @@ def generate(
         if answers:
             return _write_lines(model, writer, lines, known, request, form, answers)
         return writer.write_object(prompt) if form.json else writer.write_text(prompt)
+
+
+def _keeps_prompts(form: FormOptions) -> bool:
+    """Whether what is read is kept on disk. What is piped in as it is may be anything, and is seldom asked twice. Many
+    prompts share their beginnings in another way.
+    """
+    from specrun.cli import prompt_input
+
+    if form.prompt_cache is None:
+        return not (form.jsonl or (form.raw and prompt_input.is_piped()))
+    return form.prompt_cache
 
 
 def _parallel(given: str) -> int | None:

@@ -64,8 +64,10 @@ class PromptStates:
     """The states on disk that one loaded pair can use.
 
     subject, draft: fingerprints of what the parts of the target and of the draft depend on; see `of_target` and
-    `of_draft`.
+    `of_draft`. least: tokens that are on disk nowhere yet, from which a text is kept at the end.
     """
+
+    least = 1
 
     def __init__(self, subject: str, draft: str | None) -> None:
         self._subject, self._draft = subject, draft
@@ -213,7 +215,7 @@ class PromptStates:
 
     def close(self, engine: Engine) -> None:
         """Keep what an engine holds at last, and wait until everything is written."""
-        self.keep(engine, waits=True)
+        self.keep(engine, self.least, waits=True)
         self._wait()
 
     def _found(self, has_head: bool) -> list[Head]:
