@@ -29,7 +29,7 @@ from specrun.engine.engine import Engine, SavedCaches
 from specrun.engine.free_threads import divides_attention
 from specrun.engine.prompt_file import DamagedStateError, Head, StoppedError
 from specrun.engine.prompt_folder import SUFFIX
-from specrun.errors import SpecrunError
+from specrun.errors import ContextFullError, OutOfMemoryError, SpecrunError
 from specrun.hardware.machine import Machine, fingerprint, surroundings
 from specrun.hardware.memory import Memory
 from specrun.hardware.placement import Placement
@@ -104,13 +104,14 @@ class PromptStates:
             saved = prompt_file.read(head, with_draft=head.draft == self._draft)
             seconds = time.perf_counter() - started
             engine.restore(saved)
+        except (OSError, MemoryError, ContextFullError, OutOfMemoryError) as error:
+            engine.reset()
+            return Lookup(0, f"the one that has this beginning cannot be read ({error})")
         except (DamagedStateError, SpecrunError) as error:
             engine.reset()
             prompt_folder.delete(head.path)
             why = "was damaged" if isinstance(error, DamagedStateError) else f"could not be used ({error})"
             return Lookup(0, f"the one that has this beginning {why}, and is deleted")
-        except (OSError, MemoryError) as error:
-            return Lookup(0, f"the one that has this beginning cannot be read ({error})")
         prompt_folder.learn_rate("read", head.n_bytes, seconds)
         self._seconds_per_token = self._seconds_per_token or head.seconds_per_token
         prompt_folder.touch(head.path)

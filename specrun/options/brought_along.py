@@ -27,6 +27,7 @@ ELSEWHERE: dict[str, str] = {
     "--mlock": "--load-mode mlock keeps weights in memory",
     "--no-mmap": "--load-mode none reads weights into memory",
     "--verbose": "--stats shows statistics, and `specrun --debug` llama.cpp's log",
+    "--slot-save-path": "conversations are kept on disk by themselves; `specrun doctor` says where",
     "--format": "--json writes a JSON object, --json-schema and --grammar constrain the answer",
     "--conversation": "`specrun chat` is a conversation",
     "--interactive": "`specrun chat` is a conversation",

@@ -18,6 +18,7 @@ from specrun.engine.model import Model
 from specrun.engine.prompt_states import Lookup, PromptStates
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
+from specrun.errors import ContextFullError
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
@@ -226,6 +227,19 @@ def test_what_is_damaged_is_deleted_and_read_again(e: Engine) -> None:
         assert found.n_tokens == 0, content[:20]
         assert e.target.n_cached == 0
         assert not path.exists()
+
+
+def test_what_finds_no_room_stays_on_disk(e: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    (prompt,) = code_prompts(e, 1, 60)
+    keep(e, prompt)
+
+    def full(*_: object) -> None:
+        raise ContextFullError("no cells are free")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(e.target.cells, "restore", full)
+        assert "no cells" in states().take_up(e, prompt).words
+    assert states().take_up(e, prompt).n_tokens == 59
 
 
 def test_a_foreign_file_is_not_used(e: Engine, folder: Path) -> None:
