@@ -211,6 +211,8 @@ def test_pairs_of_a_target(here: SpecrunHere) -> None:
     assert "best known for qwen-14b: a small sibling (give its file as --draft)" in result.stderr
     assert "best known for glm-4.5-air: MTP layers (--draft mtp, if" in here("models", "pairs", "glm-4.5-air").stderr
     assert "not on this machine" in table
+    others = json.loads(here("models", "pairs", "gpt-oss-20b", "--json").stdout)
+    assert {pair["draft"]: pair["share"] for pair in others} == {"llama-1b": 0.98, "qwen3-0.6b": 0.98}
 
 
 def test_pairs_say_what_another_tokenizer_shares(

@@ -15,6 +15,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import read_vocabulary
 from specrun.catalog.shared_tokens import SharedTokens
 from specrun.engine.generation import Generation
+from specrun.engine.many import Listed, write_many
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
@@ -22,6 +23,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.errors import PairError
 from specrun.llama.draft_tokens import OtherTokens
 from specrun.llama.grammar import Grammar
+from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import MERGED
@@ -92,6 +94,18 @@ def test_with_a_grammar_and_penalties_too(others: Others) -> None:
             texts.append([token for step in steps for token in step.tokens])
         assert texts[0] == texts[1]
         assert len(steps) < len(texts[1]), "nothing was accepted"
+
+
+def test_several_texts_share_its_passes(others: Others) -> None:
+    one_thread = LlamaSettings(threads=1)
+    options = RunOptions(embedded.TARGET, others.fewer, (TREE,), settings=one_thread, draft_settings=one_thread)
+    texts = []
+    for plan, parallel in ((OFF.plan(), 1), (TREE, 3)):
+        with Model(replace(options, plans=(plan,), parallel=parallel)) as model:
+            prompts = code_prompts(model.engine, 3, 40)
+            asked = [Request(prompt, replace(SAMPLED, seed=i), 24) for i, prompt in enumerate(prompts)]
+            texts.append([done.token_ids for _, done in sorted(write_many(model, Listed(enumerate(asked)), None))])
+    assert texts[0] == texts[1]
 
 
 def test_a_hybrid_drafts_with_another_tokenizer(tmp_path: Path) -> None:
