@@ -61,3 +61,8 @@ FORMATS = {
 # Host names that are right as long as they are no longer than one label may be, for which nothing has to be counted.
 LONGEST_LABEL = 63
 SHORT_HOST = f"^(?:{_SHORT_HOST})$"
+# What Zod writes beside the format. It says nothing more, and to count to 253 as well takes too many rules.
+ZOD_HOST = (
+    r"^(?=.{1,253}\.?$)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+    r"(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,61}[0-9a-zA-Z])?)*\.?$"
+)

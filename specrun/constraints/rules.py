@@ -89,7 +89,7 @@ class Work:
     def __init__(self) -> None:
         self._costs: dict[str, int] = {}
         self._lengths: dict[str, int] = {}  # of rules by name
-        self.n_characters = 0  # of all rules
+        self._n_characters = 0  # of all rules
 
     def is_done(self, most: int) -> bool:
         """Whether it is as much as that."""
@@ -100,26 +100,34 @@ class Work:
         self._costs[name] = cost
 
     def write(self, name: str, n_characters: int) -> None:
-        """Count the characters of a rule. Several schemas of a grammar may have the same one."""
-        self.n_characters += n_characters - self._lengths.get(name, 0)
+        """Count the characters of a rule; several schemas may have the same one. Raises UsageError as `check`."""
+        self._n_characters += n_characters - self._lengths.get(name, 0)
         self._lengths[name] = n_characters
+        self.check()
+
+    def check(self) -> None:
+        """Raise UsageError if all rules together are too large."""
+        if self._n_characters > MOST_CHARACTERS or len(self._lengths) > _MOST_RULES:
+            limit = f"{MOST_CHARACTERS} characters or {_MOST_RULES} rules"
+            raise UsageError(f"the schema makes a grammar of more than {limit}; give a smaller schema")
 
 
 class Rules:
-    """Collects the rules of a grammar by name, in `named`. prefix: begins the names of those that have no other."""
+    """Collects the rules of a grammar by name, in `named`. prefix: begins the names of those that have no other.
+
+    Raises UsageError where they and those before are too large together.
+    """
 
     def __init__(self, prefix: str, work: Work) -> None:
+        work.check()
         self.named: dict[str, str] = {}
         self.work = work
         self._prefix = prefix
 
     def put(self, name: str, rule: str) -> None:
-        """Set a rule. Raises UsageError where all of them are too large together."""
+        """Set a rule."""
         self.named[name] = rule
         self.work.write(name, len(rule))
-        if self.work.n_characters > MOST_CHARACTERS or len(self.named) > _MOST_RULES:
-            limit = f"{MOST_CHARACTERS} characters or {_MOST_RULES} rules"
-            raise UsageError(f"the schema makes a grammar of more than {limit}; give a smaller schema")
 
     def add(self, alternatives: Iterable[str]) -> str:
         """Add a rule with these alternatives and return its name; a single rule name is returned as it is."""

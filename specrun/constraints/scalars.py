@@ -19,6 +19,7 @@ from specrun.constraints.formats import (
     URI_PORT,
     URI_SCHEME,
     URI_WITHOUT_HOST,
+    ZOD_HOST,
 )
 from specrun.constraints.keywords import KEYWORDS, refuse, whole
 from specrun.constraints.patterns import PatternError, pattern_language
@@ -49,6 +50,7 @@ def string_expression(schema: Mapping[str, Any], at: str, rules: Rules) -> str:
             refuse(at, f"pattern has more than {_LONGEST_PATTERN} characters")
     form = schema.get("format")
     form = FORMATS.get(form) if isinstance(form, str) else None
+    patterns = [pattern for pattern in patterns if not (form == FORMATS["hostname"] and pattern == ZOD_HOST)]
     if not patterns and not form:
         return rf'"\"" {counted("char", least, most)} "\""' if least or most is not None else "string"
     if not patterns and form == FORMATS["uri"] and least <= len("a://b") and (most is None or most >= _LONGEST_URI):

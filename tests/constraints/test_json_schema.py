@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from specrun.constraints import schema_to_gbnf
-from specrun.constraints.formats import FORMATS
+from specrun.constraints.formats import FORMATS, ZOD_HOST
 from specrun.errors import UsageError
 from specrun.llama import LlamaModel
 from tests.constraints.walks import check_texts, lets_through
@@ -86,6 +86,12 @@ def test_whatever_the_grammar_lets_through_the_schema_accepts(model: LlamaModel,
             ['"2024-04-31"', '"2024-13-01"', '"2024-02-30"', '"2023-02-29"', '"1900-02-29"', '"0000-01-01"'],
         ),
         ({"type": "string", "format": "hostname"}, ['"a-1.example.org"'], ['"-a"', '"a..b"', '""']),
+        (
+            {"type": "string", "format": "hostname", "pattern": ZOD_HOST},
+            ['"a-1.example.org"', '"a"'],
+            ['"-a"', '"a..b"', '""'],
+        ),
+        ({"type": "number", "multipleOf": 0.5}, ["0.5", "12", "-7.0"], ["0.25", "0.1", "1.51"]),
         ({"type": "string", "format": "email"}, ['"a.b+c@x-y.example.org"'], ['"a@b"', '"a..b@c.de"', '"@c.de"']),
         ({"type": "string", "format": "ipv6"}, ['"1:2:3:4:5:6:7:8"', '"::"', '"1::8"'], ['"1:2"', '"1::2::3"', '":1"']),
         ({"type": "string", "format": "uri"}, ['"mailto:a@b.c"', '"s3://a/b"', '"http://a:80"'], ['"a"', '"http:a"']),

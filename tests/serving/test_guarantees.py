@@ -9,6 +9,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.constraints import grammar_text
+from specrun.constraints.rules import MOST_CHARACTERS, Rules
 from specrun.llama import LlamaModel
 from specrun.llama.grammar import Grammar
 from specrun.serving.anthropic_messages import openai_body
@@ -112,6 +113,23 @@ def test_the_schemas_of_large_tools_give_way_to_those_of_small_ones() -> None:
     tools[-1]["function"]["strict"] = True
     with pytest.raises(ApiError, match="too large together to enforce large"):
         read_tools({"tools": tools})
+
+
+def test_hundreds_of_large_tools_are_bounded_together_and_each_schema_is_converted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = list[int]()
+    put = Rules.put
+    monkeypatch.setattr(Rules, "put", lambda own, name, rule: (written.append(len(rule)), put(own, name, rule)))
+    large = {"type": "object", "properties": {"p": {"enum": [f"{i:08}" for i in range(12_000)]}}}
+    tools = [{"type": "function", "function": {"name": f"large-{i}", "parameters": large}} for i in range(100)]
+    read = read_tools({"tools": [*tools, *TOOLS]})
+    assert read is not None
+    assert (read.schemas["weather"], read.schemas["large-99"]) == (SCHEMA, {"type": "object"})
+    n_before = len(written)
+    call_rules("hermes", read)
+    assert len(written) == n_before
+    assert sum(written) < 2 * MOST_CHARACTERS
 
 
 @pytest.mark.slow

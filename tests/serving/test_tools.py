@@ -83,10 +83,15 @@ def joined(chunks: list[Json]) -> Json:
 
 def test_reasoning_text_and_a_call(qwen: Server) -> None:
     body = {"messages": ASK, "tools": TOOLS, "max_tokens": 64}
-    choice = qwen.post(CHAT, body)["choices"][0]
+    answer = qwen.post(CHAT, body)
+    choice = answer["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
     message = choice["message"]
     assert (message["reasoning_content"], message["content"]) == ("hm < 3", "I look.")
+    details = answer["usage"]["completion_tokens_details"]
+    assert details == {"reasoning_tokens": 2}
+    last = qwen.stream(CHAT, {**body, "stream_options": {"include_usage": True}})[-1]
+    assert last["usage"]["completion_tokens_details"] == details
     (call,) = message["tool_calls"]
     assert call["function"] == {"name": "weather", "arguments": '{"city": "Oslo", "days": 3}'}
     chunks = qwen.stream(CHAT, body)
