@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from specrun.hardware.kernel_files import CGROUPS, PROC, groups
+from specrun.hardware.memory import CGROUPS, PROC, groups
 
 PERIOD_US = 100_000
 LIMITS = {1: ("cpu.cfs_quota_us", "{quota}"), 2: ("cpu.max", f"{{quota}} {PERIOD_US}")}  # by the version of cgroups

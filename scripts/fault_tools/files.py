@@ -125,7 +125,7 @@ def configuration(place: Place, _extent: Extent) -> Injections:
 
 def typed(place: Place, _extent: Extent) -> Injections:
     """The lines that were typed in chats, which only a chat on a terminal reads; here through the class that does."""
-    from specrun.chat.typed_history import TypedHistory
+    from specrun.chat.reader import TypedHistory
 
     path = place.data / "chats" / "typed.jsonl"
     path.parent.mkdir()

@@ -1,8 +1,10 @@
-"""Reading messages: with a prompt and editing on a terminal, as plain lines from a pipe."""
+"""Reading messages: with a prompt, editing and a history on a terminal, as plain lines from a pipe."""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,17 +15,17 @@ from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition, is_searching
+from prompt_toolkit.history import History
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 
 from specrun import interrupts
 from specrun.catalog.here import local_models
 from specrun.chat import commands
-from specrun.chat.typed_history import TypedHistory
 from specrun.display_text import one_line
 from specrun.errors import PromptError, SpecrunError
 from specrun.interrupts import Ending
-from specrun.locations import typed
+from specrun.locations import locked, owner_only, private_folder, typed, whole_file
 
 _QUOTES = '"""'
 _STDIN = 0
@@ -182,3 +184,52 @@ def without_echo() -> Iterator[None]:
         # Where the terminal is gone, there is nothing to restore.
         with suppress(termios.error):
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+MOST_KEPT = 10_000  # messages; chosen by hand
+
+
+class TypedHistory(History):
+    """The messages of this and of earlier chats. The file's folder is made private to the user. Raises OSError."""
+
+    def __init__(self, path: Path, most_kept: int = MOST_KEPT) -> None:
+        super().__init__()
+        self._path = path
+        self.failure: OSError | None = None  # why a message could not be kept, until the user was told
+        with locked(private_folder(path.parent)):
+            os.close(owner_only(str(path), os.O_CREAT | os.O_WRONLY))
+            messages = self._read()
+            if len(messages) > most_kept:
+                with whole_file(path, private=True) as file:
+                    file.writelines(map(_line, messages[-most_kept:]))
+
+    def load_history_strings(self) -> Iterable[str]:
+        """All messages, the newest first."""
+        return reversed(self._read())
+
+    def store_string(self, string: str) -> None:
+        """Add a message. It is called in the middle of a prompt, so that a failure can only be told afterwards."""
+        try:
+            with locked(self._path.parent), open(self._path, "a+b", opener=owner_only) as file:
+                file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+                is_cut_off = file.read() not in (b"", b"\n")  # the last byte of what was there
+                file.write((b"\n" if is_cut_off else b"") + _line(string))
+        except OSError as error:
+            self.failure = error
+
+    def _read(self) -> list[str]:
+        """The messages in the file, the oldest first."""
+        found = []
+        for line in self._path.read_bytes().split(b"\n"):
+            try:
+                message = json.loads(line)
+            except (ValueError, RecursionError):  # a damaged line
+                continue
+            if isinstance(message, str):
+                found.append(message)
+        return found
+
+
+def _line(message: str) -> bytes:
+    # Lone surrogates, which a terminal that is not UTF-8 may give, are escaped as all that is not ASCII.
+    return json.dumps(message).encode() + b"\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from specrun.hardware.kernel_files import CGROUPS, PROC, groups, kernel_text
+from specrun.hardware.memory import CGROUPS, PROC, groups, kernel_text
 
 _CPUINFO = Path("/proc/cpuinfo")
 

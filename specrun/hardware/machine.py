@@ -15,8 +15,7 @@ from typing import Any
 from specrun.catalog.gguf_file import file_identity
 from specrun.hardware.cpu import Cpu
 from specrun.hardware.device import Device, offload_devices
-from specrun.hardware.kernel_files import kernel_text
-from specrun.hardware.memory import Memory
+from specrun.hardware.memory import Memory, kernel_text
 from specrun.hardware.storage import Storage
 
 _MEMORY_STEP = 2**28  # RAM is compared in units of 256 MiB, as kernel versions reserve slightly different amounts

@@ -1,4 +1,4 @@
-"""The RAM of this machine, how much of it this process may use, and whether it runs short."""
+"""The RAM of this machine, how much of it this process may use and whether it runs short; the kernel's cgroups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,35 @@ from pathlib import Path
 
 import psutil
 
-from specrun.hardware.kernel_files import CGROUPS, PROC, groups, kernel_text
+PROC, CGROUPS = Path("/proc/self"), Path("/sys/fs/cgroup")
+
+
+def kernel_text(path: Path) -> str:
+    """The text of a file of the kernel; empty if there is none, as on macOS or in a sandbox without /proc."""
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def groups(controller: str, proc: Path, cgroups: Path) -> Iterator[tuple[Path, int]]:
+    """The folders of a process's group and of all groups above it, in every hierarchy with a controller such as
+    `memory`, each with its version of cgroups, 1 or 2.
+
+    proc: folder that describes the process. cgroups: where the system mounts the groups.
+    """
+    for line in kernel_text(proc / "cgroup").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number != "0" and controller not in controllers.split(","):
+            continue
+        version, mount = (2, cgroups) if number == "0" else (1, cgroups / controller)
+        # In a container the path may be the host's; only groups below the mounted group are visible.
+        group = mount / path.lstrip("/")
+        group = group if group.is_dir() else mount
+        while group.is_relative_to(mount):
+            yield group, version
+            group = group.parent
+
 
 # RAM that is left free for the rest of this process, for the page cache of programs and libraries, and for whatever
 # else runs: a share of what is available, and the least bytes. Some systems end the largest process when less than 10 %

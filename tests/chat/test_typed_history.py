@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from specrun.chat import typed_history
-from specrun.chat.typed_history import TypedHistory
+from specrun.chat import reader
+from specrun.chat.reader import TypedHistory
 
 MESSAGES = ["one", "two\nlines", "é 🙂", "a \udcff", "+ # \\n"]
 
@@ -79,7 +79,7 @@ def test_a_full_disk_leaves_what_is_there(path: Path, monkeypatch: pytest.Monkey
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(typed_history, "_line", full)
+        patch.setattr(reader, "_line", full)
         history.store_string("lost")
     assert history.failure
     assert history.failure.strerror == "No space left on device"

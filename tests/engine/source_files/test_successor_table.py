@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specrun.engine.source_files import successor_table
+from specrun.engine.run_sources import load_successors, save_successors
 from specrun.errors import DraftSourceError
 from specrun.speculation.sources.recycling import N_SUCCESSORS, TokenRecycling
 
@@ -24,8 +24,8 @@ def table_of(n_rows: int, max_rows: int = N_VOCAB) -> TokenRecycling:
 
 @pytest.mark.parametrize("table", [table_of(50), table_of(50, max_rows=20), table_of(0)])
 def test_what_is_saved_is_loaded(table: TokenRecycling, tmp_path: Path) -> None:
-    successor_table.save(tmp_path / "new" / "table", table, "tok")
-    loaded = successor_table.load(tmp_path / "new" / "table", "tok", N_VOCAB)
+    save_successors(tmp_path / "new" / "table", table, "tok")
+    loaded = load_successors(tmp_path / "new" / "table", "tok", N_VOCAB)
     assert len(loaded) == len(table)
     for one, other in zip(loaded.rows(), table.rows(), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -34,16 +34,16 @@ def test_what_is_saved_is_loaded(table: TokenRecycling, tmp_path: Path) -> None:
 
 def test_a_table_of_another_tokenizer_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "table"
-    successor_table.save(file, table_of(50), "tok")
+    save_successors(file, table_of(50), "tok")
     for fingerprint, n_vocab, message in (("other", N_VOCAB, "tokenizer"), ("tok", 299, "vocabulary")):
         with pytest.raises(DraftSourceError, match=message):
-            successor_table.load(file, fingerprint, n_vocab)
+            load_successors(file, fingerprint, n_vocab)
     whole = file.read_bytes()
     file.write_bytes(whole[:-4] + b"\xff\xff\xff\x7f")
     with pytest.raises(DraftSourceError, match="damaged"):
-        successor_table.load(file, "tok", N_VOCAB)
+        load_successors(file, "tok", N_VOCAB)
     with pytest.raises(DraftSourceError, match="cannot be read"):
-        successor_table.load(tmp_path / "missing", "tok", N_VOCAB)
+        load_successors(tmp_path / "missing", "tok", N_VOCAB)
 
 
 def test_what_another_session_saved_meanwhile_stays(tmp_path: Path) -> None:
@@ -52,9 +52,9 @@ def test_what_another_session_saved_meanwhile_stays(tmp_path: Path) -> None:
     one, other = TokenRecycling(N_VOCAB), TokenRecycling(N_VOCAB)
     one.learn(np.array([1, 2], np.int32), tops)
     other.learn(np.array([2, 3], np.int32), tops)
-    successor_table.save(file, one, "tok")
-    successor_table.save(file, other, "tok")
-    tokens, successors = successor_table.load(file, "tok", N_VOCAB).rows()
+    save_successors(file, one, "tok")
+    save_successors(file, other, "tok")
+    tokens, successors = load_successors(file, "tok", N_VOCAB).rows()
     assert dict(zip(tokens.tolist(), successors.tolist(), strict=True)) == {
         1: tops[0].tolist(),
         2: tops[0].tolist(),
