@@ -20,7 +20,9 @@ from specrun.engine.statistics import Statistics
 from specrun.long_run import Run
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.method import OFF, Plan
+from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.guide import Guide, PassRecord
+from specrun.speculation.tree import TokenTree
 
 
 class Bench:
@@ -168,9 +170,20 @@ class Foretold:
             tree, plan = record.tree, self.plan()
             # Scores are chances where the tree was grown by them. Draft sources have no others.
             by_score = plan.can_shrink or len(tree) == 1
-            self.tokens += float(np.exp(tree.scores).sum()) if by_score else guide.calibration.expected_tokens(tree)
+            self.tokens += float(np.exp(tree.scores).sum()) if by_score else expected_tokens(guide.calibration, tree)
             self.ms += guide.expected_ms(record)
         self.chooser.record(record)
 
     def __str__(self) -> str:
         return str(self.chooser)
+
+
+def expected_tokens(calibration: Calibration, tree: TokenTree) -> float:
+    """Tokens that a pass over a tree of the draft model's candidates is expected to commit, its root's included."""
+    reached = np.ones(len(tree))
+    for node, children in enumerate(tree.children):
+        ranked = sorted(children, key=lambda child: -tree.probabilities[child])
+        if ranked:
+            chances = calibration.chances(int(tree.depths[node]) + 1, tree.probabilities[ranked])
+            reached[ranked] = reached[node] * chances
+    return float(reached.sum())

@@ -32,12 +32,12 @@ from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
 from specrun.llama import DraftContext, LlamaModel
 from specrun.llama.grammar import Grammar, TriggeredGrammar
+from specrun.llama.rollback import most_waiting
 from specrun.long_run import unseen
 from specrun.options.expand import with_options_of
 from specrun.options.sampling_options import ChatSamplingOptions, SamplingOptions
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.method import OFF, Plan
-from specrun.speculation.planning.costs import most_waiting
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
 from specrun.speculation.sources.source_set import SourceSet
 

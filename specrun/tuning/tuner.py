@@ -12,10 +12,11 @@ from specrun.engine import calibration_texts as texts
 from specrun.engine.default_settings import keeps_bits
 from specrun.engine.model import Model
 from specrun.llama.invariance import depends_on_size, exact_sizes
+from specrun.llama.rollback import most_waiting
 from specrun.long_run import Run
 from specrun.profiles.profile import Acceptance, TunedPlan
 from specrun.speculation.drafters.cost_aware import MERGED
-from specrun.speculation.planning.costs import CostModel, CostTable, most_waiting
+from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, is_free, may_be_free
 from specrun.speculation.planning.pass_times import MOST_TOKENS
 from specrun.tuning.learning_texts import Learned, Prompt, learn

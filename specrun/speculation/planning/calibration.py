@@ -10,8 +10,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.speculation.tree import TokenTree
-
 Floats = NDArray[np.float64]
 
 MAX_RANK = 16  # ranks that are counted, from 0
@@ -80,16 +78,6 @@ class Calibration:
         of_ranks = self._chances[_depth_bucket(depth)]
         chances = (1 - weight) * of_ranks[ranks, above - 1] + weight * of_ranks[ranks, above]
         return np.minimum.accumulate(chances)
-
-    def expected_tokens(self, tree: TokenTree) -> float:
-        """Tokens that a pass over a tree of the draft model's candidates is expected to commit, its root's included."""
-        reached = np.ones(len(tree))
-        for node, children in enumerate(tree.children):
-            ranked = sorted(children, key=lambda child: -tree.probabilities[child])
-            if ranked:
-                chances = self.chances(int(tree.depths[node]) + 1, tree.probabilities[ranked])
-                reached[ranked] = reached[node] * chances
-        return float(reached.sum())
 
     def expected_gain(self, depth: int, reached: float, floor: float) -> float:
         """Expected sum of max(chance - floor, 0) over the children of a node, in accepted tokens.

@@ -7,7 +7,6 @@ planner chooses among measured sizes only.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -19,11 +18,6 @@ from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 Milliseconds = NDArray[np.float64]
 
 _CTX_STEP = 64  # tokens; context lengths are rounded to multiples of this, so that rows can be cached
-
-# For `most_waiting`, chosen by hand.
-_ACCEPTED = 2.0  # tokens that a partly rejected pass commits
-_SIZE = 16  # tokens of a pass that tells what a further token costs
-_BOUNDS = (2, 48)
 
 
 def marginal_ms(row: Milliseconds, n: int) -> float:
@@ -135,20 +129,3 @@ class CostModel:
     def level_ms(self, width: int, ctx: int) -> float:
         """Milliseconds of a draft pass over `width` nodes; 0 without a draft model."""
         return self.draft.ms(width, ctx) if self.draft else 0.0
-
-
-def most_waiting(target: CostTable) -> int:
-    """How many committed tokens may wait for a pass where a cache that is rolled back has to decode them again: the
-    number from which a pass of their own is cheaper than to decode them again and again.
-
-    With a pass of f + c n milliseconds over n tokens, and a tokens that every pass adds to those that wait, m passes
-    take c a m^2 / 2 longer than without, and then f for the pass of their own. Per pass this is least for
-    m = sqrt(2 f / (c a)). target: the times of its passes.
-    """
-    ctx = target.times[0].ctx
-    plain, larger = target.ms(1, ctx), target.ms(min(_SIZE, target.largest), ctx)
-    each = (larger - plain) / max(min(_SIZE, target.largest) - 1, 1)
-    if each <= 0:
-        return _BOUNDS[1]
-    fixed = max(plain - each, 0.0)
-    return round(min(max(math.sqrt(2 * fixed * _ACCEPTED / each), _BOUNDS[0]), _BOUNDS[1]))

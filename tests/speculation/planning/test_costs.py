@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.speculation.planning.costs import CostTable, PassTime, most_waiting
+from specrun.speculation.planning.costs import CostTable, PassTime
 
 JAGGED = [(1, 30.0), (2, 80.0), (4, 130.0), (7, 210.0), (8, 125.0), (16, 200.0)]
 
@@ -49,25 +49,3 @@ def test_beyond_the_sizes_of_a_longer_context_what_it_adds_grows_with_the_tokens
 def test_an_empty_table_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         CostTable([])
-
-
-def straight(fixed: float, each: float) -> CostTable:
-    return CostTable([PassTime(n, 64, fixed + each * n) for n in (1, 2, 4, 8, 16, 32)])
-
-
-def waiting_ms(n_rounds: int, fixed: float, each: float, accepted: float) -> float:
-    """Milliseconds a pass of so many passes and one over what then waits, beyond those of the passes themselves."""
-    waiting = sum(each * accepted * i for i in range(n_rounds))
-    return (waiting + fixed + each * accepted * n_rounds) / n_rounds
-
-
-@pytest.mark.parametrize(("fixed", "each"), [(100.0, 1.0), (100.0, 5.0), (70.0, 30.0)])
-def test_tokens_wait_for_the_cheapest_number_of_passes(fixed: float, each: float) -> None:
-    best = min(range(1, 100), key=lambda n_rounds: waiting_ms(n_rounds, fixed, each, 2.0))
-    assert most_waiting(straight(fixed, each)) == pytest.approx(2.0 * best, abs=1.5)
-
-
-def test_the_number_that_waits_has_bounds() -> None:
-    assert most_waiting(straight(100.0, 0.0)) == 48
-    assert most_waiting(straight(0.0, 10.0)) == 2
-    assert most_waiting(CostTable([PassTime(1, 64, 5.0)])) == 48
