@@ -49,6 +49,7 @@ class Auto:
         self.guide: Guide = guide
         self._is_tuned = is_tuned
         self._stakes = Stakes(guide, is_tuned)
+        self._plain = self._stakes.plain  # seconds of a plain pass
         self._arms = arms_of(expected)
         self._off = self._arms[0]
         self._held = most_promising(self._arms)
@@ -84,8 +85,7 @@ class Auto:
         """Whether speculation is off at present."""
         return not self._held.plan.drafts
 
-    @property
-    def is_tried(self) -> bool:
+    def _is_tried(self) -> bool:
         """Whether passes, or `specrun tune`, showed what plans that draft do here."""
         return self._is_tuned or any(arm.passes for arm in self._arms[1:])
 
@@ -95,7 +95,7 @@ class Auto:
         if not self._is_tuned and self._n_passes < _LEAST_LEARNED:
             return False
         uses_draft = self._held.plan.method.needs_draft
-        return self.is_tried and not uses_draft and any(arm.plan.method.needs_draft for arm in self._arms)
+        return self._is_tried() and not uses_draft and any(arm.plan.method.needs_draft for arm in self._arms)
 
     @property
     def source(self) -> str:
@@ -134,7 +134,7 @@ class Auto:
     def __str__(self) -> str:
         if not self.is_off:
             return f"{self._held.plan}, {self.source}"
-        return f"off, {self.source}" + (", because nothing else pays on this text" if self.is_tried else "")
+        return f"off, {self.source}" + (", because nothing else pays on this text" if self._is_tried() else "")
 
     def read_prompt(self, n_tokens: int, seconds: float, n_unread: int) -> None:
         self._read()
@@ -171,13 +171,13 @@ class Auto:
         self._stakes.ctx = record.ctx
         self._n_passes += 1
         knew_plain = self.guide.knows_plain
-        is_catching_up = knew_plain and self._is_behind
+        is_catching_up = knew_plain and self._held.plan.method.needs_draft and self._n_unread >= _BEHIND
         self.guide.learn(record, has_read=not is_catching_up)
         if knew_plain:
             self._judge(record, is_catching_up)
         elif self.guide.knows_plain:
             self._expect()
-            if not (self._may_win(self._held) and self._can_pay(self._held.plan)):
+            if not (self._may_win(self._held) and self._stakes.can_pay(self._held.plan, self._purse.balance)):
                 self._change(self._off)
         self._next = self._sized(self._held)
 
@@ -188,13 +188,8 @@ class Auto:
         """
         self._read()
         plain = self._plain()
-        arms = [arm for arm in self._arms if arm.plan.can_shrink]
+        arms = (arm for arm in self._arms if arm.plan.can_shrink)
         return max(arms, key=lambda arm: arm.estimate(plain)[0], default=self._off).plan
-
-    @property
-    def _is_behind(self) -> bool:
-        """Whether the draft model of the plan that is followed has to read before it drafts."""
-        return self._held.plan.method.needs_draft and self._n_unread >= _BEHIND
 
     def _judge(self, record: PassRecord, is_catching_up: bool) -> None:
         """Count the pass, and change the plan if another is expected to be faster.
@@ -265,7 +260,7 @@ class Auto:
         best = max(arms, key=lambda arm: sum(arm.estimate(plain)))
         rate, error = best.estimate(plain)
         is_known = best.passes > 0 and rate - error > 1
-        if is_known or self._can_pay(best.plan):
+        if is_known or self._stakes.can_pay(best.plan, self._purse.balance):
             self._change(best)
 
     def _change(self, arm: Arm) -> None:
@@ -308,10 +303,3 @@ class Auto:
 
     def _may_win(self, arm: Arm) -> bool:
         return self._stakes.may_win(arm, self._n_unread)
-
-    def _can_pay(self, plan: Plan) -> bool:
-        return self._stakes.can_pay(plan, self._purse.balance)
-
-    def _plain(self) -> float:
-        """Seconds of a plain pass."""
-        return self._stakes.plain()
