@@ -129,6 +129,10 @@ def _load(
         if alone:
             notices.append(CELLS.notice(alone))
             options = options.alone
+        elif states and states.n_texts < options.parallel:
+            notices.append(
+                f"{states.n_texts} texts are written at a time; recurrent states of more take too much memory"
+            )
     n_ctx_train = model.n_ctx_train
 
     def configured(

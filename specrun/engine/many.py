@@ -73,11 +73,11 @@ def with_room(options: RunOptions, crowd: Crowd, free_bytes: int) -> tuple[RunOp
     affordable = int(_affordable_bytes(options, free_bytes)) // max(_bytes_per_token(options), 1)
     # The cells of one text's context are there in any case.
     most = max(affordable, ctx_size) // n_tokens
-    wanted = min(crowd.asked or MOST_TEXTS, crowd.n or MOST_TEXTS, most_texts(file) or MOST_TEXTS, MOST_TEXTS)
-    n = min(wanted, max(most, 1))
+    wanted = min(crowd.asked or MOST_TEXTS, crowd.n or MOST_TEXTS, MOST_TEXTS)
+    n = min(wanted, max(most, 1), most_texts(file) or wanted)
     why = None
     if crowd.asked and n < wanted:
-        why = f"{n} of {wanted} texts are written at a time; the KV cache of more would take too much of the memory"
+        why = f"{n} of {wanted} texts are written at a time; the caches of more would take too much of the memory"
     if n < 2:
         return options, why
     return replace(options, parallel=n, shared_tokens=max(n * n_tokens, ctx_size)), why

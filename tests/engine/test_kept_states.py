@@ -123,3 +123,20 @@ def test_architectures_that_nobody_tried_are_decoded_plainly(
 def test_contexts_have_room_for_a_further_plan(files: dict[str, GgufFile]) -> None:
     options = RunOptions(files["lfm2"].path, None, (OFF.plan(),), largest=CHAIN.plan(depth=7))
     assert target_states(options, ()) == KeptStates(n_snapshots=7)
+
+
+def test_each_of_several_texts_has_a_state_as_far_as_these_are_small(
+    files: dict[str, GgufFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kept(plan: Plan, pads: bool = False) -> KeptStates | None:
+        return of_target(files["qwen35"], (plan,), pads, is_streamed=False, has_draft=True, n_texts=3)
+
+    assert kept(OFF.plan()) == KeptStates(3, n_texts=3)
+    assert kept(CHAIN.plan(depth=4)) == KeptStates(4, n_texts=3), "one of them has a checkpoint"
+    assert kept(CHAIN.plan(depth=4), pads=True) == CHECKPOINT
+    monkeypatch.setattr(kept_states, "_SMALL", 2 * 2 * sum(state_bytes(files["qwen35"])))
+    monkeypatch.setattr(kept_states, "_SHARE", 0)
+    assert kept(OFF.plan()) == KeptStates(2, n_texts=2)
+    with Model(RunOptions(files["qwen35"].path, None, (OFF.plan(),), parallel=3)) as model:
+        assert len(model.lanes.engines) == 2
+        assert [notice for notice in model.notices if notice.startswith("2 texts are written at a time")]
