@@ -57,7 +57,11 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Others:
 
 @pytest.mark.parametrize(
     ("plan", "sampling"),
-    [(CHAIN.plan(depth=4), SAMPLED), (TREE, SAMPLED), (TREE, GREEDY)],
+    [
+        pytest.param(CHAIN.plan(depth=4), SAMPLED, marks=pytest.mark.slow),
+        (TREE, SAMPLED),
+        pytest.param(TREE, GREEDY, marks=pytest.mark.slow),
+    ],
     ids=["chain-sampled", "tree-sampled", "tree-greedy"],
 )
 def test_in_another_order_the_same_tokens_drafts_the_same(
@@ -68,6 +72,7 @@ def test_in_another_order_the_same_tokens_drafts_the_same(
     assert [one.statistics.drafted for one in permuted] == [one.statistics.drafted for one in own]
 
 
+@pytest.mark.slow
 def test_with_fewer_tokens_the_text_is_the_targets(others: Others) -> None:
     plan = MERGED.plan(32, 6)
     with engine(embedded.TARGET, others.fewer, plan) as e:
@@ -81,6 +86,7 @@ def test_with_fewer_tokens_the_text_is_the_targets(others: Others) -> None:
         assert n_passes < 0.6 * n_tokens
 
 
+@pytest.mark.slow
 def test_with_a_grammar_and_penalties_too(others: Others) -> None:
     sampling = replace(SAMPLED, repeat_penalty=1.3)
     with (
@@ -96,6 +102,7 @@ def test_with_a_grammar_and_penalties_too(others: Others) -> None:
         assert len(steps) < len(texts[1]), "nothing was accepted"
 
 
+@pytest.mark.slow
 def test_several_texts_share_its_passes(others: Others) -> None:
     one_thread = LlamaSettings(threads=1)
     options = RunOptions(embedded.TARGET, others.fewer, (TREE,), settings=one_thread, draft_settings=one_thread)
@@ -108,6 +115,7 @@ def test_several_texts_share_its_passes(others: Others) -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 def test_a_hybrid_drafts_with_another_tokenizer(tmp_path: Path) -> None:
     target = random_llama(tmp_path / "target.gguf", n_layer=20)
     draft = in_another_order(random_qwen35(tmp_path / "draft.gguf"), tmp_path / "permuted.gguf")
@@ -141,6 +149,7 @@ def test_the_draft_reads_what_the_text_says(others: Others) -> None:
     assert sum(n == 51 for n, _ in ends) < 5, "the beginning moves in large steps"
 
 
+@pytest.mark.slow
 def test_what_cannot_pay_or_compares_distributions_is_refused(others: Others, tmp_path: Path) -> None:
     n_vocab = GgufFile.read(embedded.DRAFT).n_vocab
     few = edited(tmp_path / "few.gguf", embedded.DRAFT, {TOKENS: [f"<{i}>" for i in range(n_vocab)]})
