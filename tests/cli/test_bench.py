@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Specrun
+from tests.conftest import Specrun, SpecrunHere
 
 QUICK = ["--repeat", "1", "-n", "6", "-t", "1"]
 
@@ -31,28 +31,31 @@ def test_json_rows_have_what_others_rely_on(specrun: Specrun, tmp_path: Path) ->
     assert all(row["tokens_per_pass"] >= 1 for row in rows)
 
 
-def test_without_a_draft_rows_that_need_one_are_left_out(specrun: Specrun, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_without_a_draft_rows_that_need_one_are_left_out(here: SpecrunHere, tmp_path: Path) -> None:
     options = ["--draft", "none", "--methods", "chain,draftless,auto", "--prompts", prompts_file(tmp_path)]
-    result = specrun("bench", *options, "-o", "json", *QUICK)
+    result = here("bench", *options, "-o", "json", *QUICK)
     assert result.code == 0, result.stderr
     assert [row["method"] for row in json.loads(result.stdout)] == ["off", "draftless", "auto"]
     assert "left out chain: it needs a draft model" in result.stderr
 
 
-def test_prompts_that_do_not_fit_are_left_out_before_anything_is_measured(specrun: Specrun, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_prompts_that_do_not_fit_are_left_out_before_anything_is_measured(here: SpecrunHere, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     long = json.dumps({"prompt": "x = 1\n" * 200})
     arguments = ["bench", "--prompts", file, "-c", "128", "--methods", "chain", *QUICK]
     file.write_text(f'{{"prompt": "import os"}}\n{long}\n', encoding="utf-8")
-    result = specrun(*arguments)
+    result = here(*arguments)
     assert result.code == 0, result.stderr
     assert "left out 1 of 2 prompts" in result.stderr
     file.write_text(long, encoding="utf-8")
-    specrun(*arguments).assert_fails(5, "all prompts", "128", "--ctx-size")
+    here(*arguments).assert_fails(5, "all prompts", "128", "--ctx-size")
 
 
-def test_a_sweep_covers_the_grid(specrun: Specrun, tmp_path: Path) -> None:
-    result = specrun("bench", "--sweep", "--prompts", prompts_file(tmp_path), "-o", "jsonl", *QUICK)
+@pytest.mark.slow
+def test_a_sweep_covers_the_grid(here: SpecrunHere, tmp_path: Path) -> None:
+    result = here("bench", "--sweep", "--prompts", prompts_file(tmp_path), "-o", "jsonl", *QUICK)
     assert result.code == 0, result.stderr
     methods = [json.loads(line)["method"] for line in result.stdout.splitlines()]
     assert methods[0] == "off"
@@ -60,8 +63,9 @@ def test_a_sweep_covers_the_grid(specrun: Specrun, tmp_path: Path) -> None:
     assert "tree 32 x 8" in methods
 
 
-def test_a_grid_of_ones_own_for_any_method(specrun: Specrun, tmp_path: Path) -> None:
-    result = specrun(
+@pytest.mark.slow
+def test_a_grid_of_ones_own_for_any_method(here: SpecrunHere, tmp_path: Path) -> None:
+    result = here(
         "bench", "--prompts", prompts_file(tmp_path), "--methods", "chain,tree,sequoia,sequoia-match",
         "--budgets", "4,16", "--depths", "2,8", "-o", "json", *QUICK,
     )  # fmt: skip
@@ -79,32 +83,35 @@ def test_a_grid_of_ones_own_for_any_method(specrun: Specrun, tmp_path: Path) -> 
     assert len({row["tokens"] for row in rows.values()}) == 1
 
 
-def test_trees_of_2048_nodes(specrun: Specrun, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_trees_of_2048_nodes(here: SpecrunHere, tmp_path: Path) -> None:
     options = ["--methods", "tree", "--budgets", "2048", "--depths", "12", "-o", "json", "-c", "256"]
-    result = specrun("bench", "--prompts", prompts_file(tmp_path), *options, *QUICK)
+    result = here("bench", "--prompts", prompts_file(tmp_path), *options, *QUICK)
     assert result.code == 0, result.stderr
     off, tree = json.loads(result.stdout)
     assert (tree["method"], tree["budget"]) == ("tree 2048 x 12", 2048)
     assert tree["tokens_per_pass"] > off["tokens_per_pass"] == 1
 
 
-def test_filters_change_the_text_and_are_checked(specrun: Specrun, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_filters_change_the_text_and_are_checked(here: SpecrunHere, tmp_path: Path) -> None:
     given = ["bench", "--prompts", prompts_file(tmp_path), "--methods", "chain", "--temp", "2", "-o", "json", *QUICK]
     open_filters = ["--top-k", "0", "--top-p", "1", "--min-p", "0"]
     depths = ["--depths", "4"]
-    narrow = specrun(*given, *depths, "--top-k", "1")
-    greedy = specrun(*given, *depths, "--temp", "0")
-    wide = specrun(*given, *depths, *open_filters)
+    narrow = here(*given, *depths, "--top-k", "1")
+    greedy = here(*given, *depths, "--temp", "0")
+    wide = here(*given, *depths, *open_filters)
     chains = [json.loads(result.stdout)[1]["accepted_lengths"] for result in (narrow, greedy, wide)]
     assert chains[0] == chains[1] != chains[2]
-    specrun(*given, "--top-p", "0").assert_fails(2, "--top-p must be above 0")
+    here(*given, "--top-p", "0").assert_fails(2, "--top-p must be above 0")
 
 
-def test_results_can_be_compared(specrun: Specrun, tmp_path: Path) -> None:
-    result = specrun("bench", "--prompts", prompts_file(tmp_path), "-o", "json", "--methods", "chain", *QUICK)
+@pytest.mark.slow
+def test_results_can_be_compared(here: SpecrunHere, tmp_path: Path) -> None:
+    result = here("bench", "--prompts", prompts_file(tmp_path), "-o", "json", "--methods", "chain", *QUICK)
     file = tmp_path / "a.json"
     file.write_text(result.stdout, encoding="utf-8")
-    compared = specrun("bench", "compare", file, file)
+    compared = here("bench", "compare", file, file)
     assert compared.code == 0, compared.stderr
     lines = compared.stdout.splitlines()
     assert len(lines) == 4
@@ -124,8 +131,8 @@ def test_results_can_be_compared(specrun: Specrun, tmp_path: Path) -> None:
         (["bench", "compare", "nothing.json", "nothing.json"], 2),
     ],
 )
-def test_bad_input_is_one_line(specrun: Specrun, arguments: list[str], code: int) -> None:
-    result = specrun(*arguments)
+def test_bad_input_is_one_line(here: SpecrunHere, arguments: list[str], code: int) -> None:
+    result = here(*arguments)
     assert result.code == code
     assert result.stderr.count("\n") == 1
     assert "Traceback" not in result.stderr

@@ -75,21 +75,21 @@ def test_texts_with_the_adaptive_tree_and_plain_decoding_are_compared(tuned: dic
 
 @pytest.mark.usefixtures("tuned")
 @pytest.mark.parametrize("temperature", ["0", "0.8"])
-def test_text_is_the_same_with_a_profile(specrun: Specrun, data: Path, temperature: str) -> None:
+def test_text_is_the_same_with_a_profile(here: SpecrunHere, data: Path, temperature: str) -> None:
     arguments = ["generate", PROMPT, "-n", "48", "--temp", temperature, "--json"]
-    off = json.loads(specrun(*arguments, "--speculate", "off", SPECRUN_DATA_DIR=str(data)).stdout)
-    auto = specrun(*arguments, "--stats", SPECRUN_DATA_DIR=str(data))
+    off = json.loads(here(*arguments, "--speculate", "off", SPECRUN_DATA_DIR=str(data)).stdout)
+    auto = here(*arguments, "--stats", SPECRUN_DATA_DIR=str(data))
     assert json.loads(auto.stdout)["token_ids"] == off["token_ids"]
     assert "by the profile of this machine" in auto.stderr
 
 
 @pytest.mark.usefixtures("tuned")
 def test_without_a_draft_the_text_itself_is_drafted_from_as_the_targets_tables_have_it(
-    specrun: Specrun, data: Path
+    here: SpecrunHere, data: Path
 ) -> None:
     arguments = ["generate", PROMPT * 3, "-n", "48", "--temp", "0", "--json", "--draft", "none"]
-    off = json.loads(specrun(*arguments, "--speculate", "off", SPECRUN_DATA_DIR=str(data)).stdout)
-    auto = specrun(*arguments, "--stats", SPECRUN_DATA_DIR=str(data))
+    off = json.loads(here(*arguments, "--speculate", "off", SPECRUN_DATA_DIR=str(data)).stdout)
+    auto = here(*arguments, "--stats", SPECRUN_DATA_DIR=str(data))
     assert json.loads(auto.stdout)["token_ids"] == off["token_ids"]
     assert re.search("drafts from the text itself|nothing else pays on this text", auto.stderr), auto.stderr
     assert "by the profile of this machine" in auto.stderr
@@ -183,14 +183,6 @@ def test_a_profile_of_another_context_is_named_stale(here: SpecrunHere, data: Pa
     assert "but --ctx-size changed since" in result.stderr, "and nothing else"
 
 
-def test_own_prompts_and_one_temperature(specrun: Specrun, tmp_path: Path) -> None:
-    result = specrun(
-        "tune", "--quick", "--json", "--temp", "0", "--prompts", _prompts(tmp_path), SPECRUN_DATA_DIR=str(tmp_path)
-    )
-    assert result.code == 0, result.stderr
-    assert [plan["temperature"] for plan in json.loads(result.stdout)["plans"]] == [0.0]
-
-
 def _prompts(folder: Path) -> Path:
     file = folder / "prompts.jsonl"
     file.write_text("".join(json.dumps({"prompt": f"def f{i}(x):\n"}) + "\n" for i in range(4)), encoding="utf-8")
@@ -198,7 +190,9 @@ def _prompts(folder: Path) -> Path:
 
 
 def test_an_interrupted_run_goes_on_where_it_was(specrun: Specrun, tmp_path: Path) -> None:
-    process = specrun.start("tune", "--quick", "--json", "--temp", "0", SPECRUN_DATA_DIR=str(tmp_path))
+    """With prompts of one's own, at one temperature."""
+    command = ("tune", "--quick", "--json", "--temp", "0", "--prompts", _prompts(tmp_path))
+    process = specrun.start(*command, SPECRUN_DATA_DIR=str(tmp_path))
     unfinished = tmp_path / "profiles" / "unfinished"
     deadline = time.monotonic() + 120
     while not list(unfinished.glob("*.json")) and time.monotonic() < deadline:
@@ -208,8 +202,9 @@ def test_an_interrupted_run_goes_on_where_it_was(specrun: Specrun, tmp_path: Pat
     assert process.returncode == 130
     assert stdout == b""
     assert b"goes on from there" in stderr
-    again = specrun("tune", "--quick", "--json", "--temp", "0", SPECRUN_DATA_DIR=str(tmp_path))
-    assert again.code == 0
+    again = specrun(*command, SPECRUN_DATA_DIR=str(tmp_path))
+    assert again.code == 0, again.stderr
+    assert [plan["temperature"] for plan in json.loads(again.stdout)["plans"]] == [0.0]
     assert "earlier run" in again.stderr
     assert not list(unfinished.glob("*.json"))
 
