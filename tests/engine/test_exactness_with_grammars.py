@@ -215,7 +215,7 @@ def test_a_draft_with_fewer_tokens_drafts_what_it_can(tmp_path: Any) -> None:
 @pytest.mark.slow
 def test_sampled_tokens_follow_the_targets_distribution_over_what_is_allowed(demo: Engine) -> None:
     """Of two tokens written with a tree under a grammar, over seeds: the target's own, renormalised at each."""
-    plan, n_seeds = SPECEXEC.plan(12, 2), 1000
+    plan, n_seeds = SPECEXEC.plan(12, 2), 400
     sampling = SamplingParameters(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
     model = demo.target.context.model
     prompt = code_prompts(demo, 1, 40, seed=3)[0]

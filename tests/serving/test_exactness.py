@@ -28,10 +28,13 @@ def plain() -> list[dict[str, Any]]:
 
 
 def requests() -> list[dict[str, Any]]:
-    """Conversations of one and two turns."""
-    talks = [messages("import os\n\ndef walk(path):"), messages("class Tree:", "    pass", "    def add(self, x):")]
+    """A conversation of one turn with all fields, and one of two turns."""
     common = {"max_tokens": 60, "logprobs": True, "top_logprobs": 2}
-    return [{"messages": talk, **common, **fields} for talk in talks for fields in FIELDS]
+    two_turns = messages("class Tree:", "    pass", "    def add(self, x):")
+    return [
+        *({"messages": messages("import os\n\ndef walk(path):"), **common, **fields} for fields in FIELDS),
+        {"messages": two_turns, **common, **FIELDS[1]},
+    ]
 
 
 @pytest.mark.slow
