@@ -59,7 +59,7 @@ def run(way: str, asked: list[str], given: argparse.Namespace, folder: Path) -> 
     out.unlink(missing_ok=True)
     if way == PEER:
         job = {"target": str(given.target.absolute()), "draft": str(given.draft.absolute()), "n": given.n, "c": given.c}
-        sent = json.dumps({**job, "prompts": asked})
+        sent = json.dumps({**job, "build_dir": str(given.build_dir.absolute()), "prompts": asked})
         command = [sys.executable, "-c", "import sys; from peer_tools import many; many.main(sys.stdin.read())"]
     else:
         sent = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in asked)
@@ -118,11 +118,12 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=64, help="tokens of each answer")
     parser.add_argument("--cap", default="", help="memory, as 900M, so that weights are streamed")
     parser.add_argument("--ways", default=",".join(WAYS), help=f"some of these, and {PEER}")
+    parser.add_argument("--build-dir", type=Path, default=build.default_folder(), help=f"where {PEER} is, or is built")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     asked = prompts(given.prompts, given.longest)
     if PEER in given.ways.split(","):
-        build.programs(build.default_folder(), [tools.SERVER], usable_cores())
+        build.programs(given.build_dir, [tools.SERVER], usable_cores())
     with tempfile.TemporaryDirectory() as name:
         rows = [run(way, asked, given, Path(name)) for way in given.ways.split(",")]
     first = rows[0].pop("texts")

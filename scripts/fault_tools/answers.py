@@ -110,7 +110,7 @@ def full(place: Place, _extent: Extent) -> Injections:
             again = place.run(*command)
             lost = "" if there.endswith(b"\n") or not there else "the last line is half-written"
             yield run.injection(
-                {_FAILED, _USAGE}, "No space left", lost=lost or again.problem({0}) or _lost(there, out, whole)
+                {_FAILED, _USAGE}, "cannot be written", lost=lost or again.problem({0}) or _lost(there, out, whole)
             )
 
 

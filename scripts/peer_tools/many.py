@@ -18,16 +18,17 @@ from specrun.hardware.cpu import usable_cores
 SLOTS = 8
 
 
-def answers(job: Job, prompts: Sequence[str]) -> tuple[float, list[dict[str, Any]]]:
+def answers(folder: Path, job: Job, prompts: Sequence[str]) -> tuple[float, list[dict[str, Any]]]:
     """Seconds from the start of the program to the last answer, and what it says of each.
 
-    job: its context is that of one text. Raises PeerError or ToolError if the program cannot be built, or fails.
+    folder: where the program is, or is built. job: its context is that of one text. Raises PeerError or ToolError if
+    the program cannot be built, or fails.
     """
-    program = build.programs(build.default_folder(), [tools.SERVER], usable_cores())
+    program = build.programs(folder, [tools.SERVER], usable_cores())
     job = replace(job, ctx_size=SLOTS * job.ctx_size)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        runner = running.Runner(program, job, Path(folder))
+    with tempfile.TemporaryDirectory() as own:
+        runner = running.Runner(program, job, Path(own))
         with runner.server(Row(tools.SERVER), SLOTS) as port, ThreadPoolExecutor(SLOTS) as clients:
             body = {"n_predict": job.max_tokens, "cache_prompt": False, "ignore_eos": True, "return_tokens": True}
 
@@ -43,4 +44,4 @@ def main(given: str) -> None:
     """Print the answers as JSON. given: the job and the prompts as JSON, so that it can run under a memory cap."""
     value = json.loads(given)
     job = Job(Path(value["target"]), Path(value["draft"]), value["n"], 0.0, 0, usable_cores(), value["c"], True)
-    print(json.dumps(answers(job, value["prompts"])))
+    print(json.dumps(answers(Path(value["build_dir"]), job, value["prompts"])))

@@ -208,6 +208,7 @@ class Turn:
     sources: SourceSet | None  # the draft sources in use
     drafter: Drafter | None = None  # None where nothing is drafted
     draft_seconds: float = 0.0
+    draft_reading_seconds: float = 0.0  # of these, those in which the draft read prompts of texts that share a pass
     draft: Draft = field(init=False)
     rows: Logits = field(init=False)  # float32[len(tree), n_vocab], the target's, which the next pass overwrites
     accepted: Accepted = field(init=False)  # up to the end of the text

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 MOST_TEXTS = 32  # at a time: a pass over more tokens takes so much longer on CPUs that it brings next to nothing
 _ANSWER = 512  # tokens that an answer without a limit is expected to have at most; longer ones wait for room
-_BYTES_PER_TOKEN = 3  # of a prompt, at least; less than in most texts, so that prompts are not taken for shorter
-_TEMPLATE = 64  # tokens that a chat template adds
+_BYTES_PER_TOKEN = 4  # of a prompt; if there are fewer, texts may have to wait for room
+_TEMPLATE = 32  # tokens that a chat template adds
 # Shares of the free memory that the KV caches of all texts may take: of what weights leave, or little where they just
 # fit, because it takes their place. Where they do not fit in any case, one more text brings more than the weights that
 # it displaces: a pass over n texts takes a + b n milliseconds for n tokens.
-_OF_SPARE, _OF_FITTING, _OF_STREAMED = 0.5, 0.1, 0.25
+_OF_SPARE, _OF_FITTING, _OF_STREAMED = 0.5, 0.1, 0.4
 _LONGEST = 0.1  # share of the prompts, the longest, that is not counted: they wait for room
 
 Key = TypeVar("Key")

@@ -102,7 +102,9 @@ class Passes:
         if readers:
             _count_reading(readers, sizes, target_seconds, n_tokens)
         if len(texts) > 1 and not readers:
-            self._sharing.record(len(texts), sum(len(turn.accepted.tokens) for turn in turns), 1e3 * seconds)
+            reading = sum(turn.draft_reading_seconds for turn in turns)
+            n_accepted = sum(len(turn.accepted.tokens) for turn in turns)
+            self._sharing.record(len(texts), n_accepted, 1e3 * seconds, 1e3 * reading)
         return result
 
     def _chosen(self, generations: Sequence[Generation], readers: Sequence[Generation]) -> list[Generation]:

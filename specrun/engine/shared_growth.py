@@ -13,6 +13,8 @@ from specrun.speculation.drafter import DraftNode, Growing, StepwiseDrafter
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.tree import ROOT
 
+_FEW = 8  # tokens of each text that the draft has to read at most after a pass; more are a prompt
+
 
 @dataclass
 class _Tree:
@@ -45,8 +47,12 @@ def grow_together(turns: Sequence[Turn]) -> None:
         return
     started, sizes = clock.now(), list[int]()
     asking = [tree for tree in together if tree.ask()]
+    reading = 0.0
     while asking:
+        before = clock.now()
         sizes += _passes(asking)
+        if not reading and (sizes[0] == 0 or sizes[0] > _FEW * len(together)):
+            reading = clock.now() - before
         asking = [tree for tree in asking if tree.ask()]
     # The times of passes over several texts are learned once.
     for tree in together:
@@ -54,6 +60,7 @@ def grow_together(turns: Sequence[Turn]) -> None:
     first = together[0].turn
     first.draft = replace(first.draft, widths=tuple(sizes) if all(sizes) else ())
     first.draft_seconds += clock.now() - started
+    first.draft_reading_seconds = reading
 
 
 def _tree(turn: Turn) -> _Tree | None:

@@ -49,9 +49,14 @@ class Sharing:
         """Tokens per millisecond of all texts together, which another node must keep up with. plain: as above."""
         return max(self._plain_rate(n_texts, plain), self._ways[n_texts, True].rate)
 
-    def record(self, n_texts: int, n_tokens: int, ms: float) -> None:
-        """Learn that the pass for which `drafts` was asked brought so many tokens, and took `ms` with its drafting."""
-        self._ways[n_texts, self._drafts].record(n_tokens, ms)
+    def record(self, n_texts: int, n_tokens: int, ms: float, reading_ms: float = 0.0) -> None:
+        """Learn that the pass for which `drafts` was asked brought so many tokens, and took `ms` with its drafting.
+
+        reading_ms: the part of that in which the draft read prompts. In the first passes that is the price of trying;
+        later it is a part of what drafting takes, as new texts come.
+        """
+        way = self._ways[n_texts, self._drafts]
+        way.record(n_tokens, ms if way.passes >= _TRIED else ms - reading_ms)
         self._since[n_texts] = (self._since[n_texts] + 1) % (_TRIED_AGAIN + _TRIAL)
 
     def _plain_rate(self, n_texts: int, expected: float) -> float:

@@ -31,6 +31,15 @@ def test_what_is_seen_without_drafting_corrects_what_was_expected() -> None:
     assert share_that_drafted(8, 130, plain_ms=90.0) > 0.9
 
 
+@pytest.mark.parametrize(("passes", "drafts"), [(1, True), (12, False)])
+def test_the_prompts_that_the_draft_reads_are_the_price_of_trying_once(passes: int, drafts: bool) -> None:
+    sharing = Sharing()
+    for i in range(12):
+        sharing.drafts(4, PLAIN)
+        sharing.record(4, 10, 400.0 if i < passes else 100.0, 300.0 if i < passes else 0.0)
+    assert sharing.drafts(4, PLAIN) == drafts
+
+
 def test_each_number_of_texts_is_judged_by_itself() -> None:
     sharing = Sharing()
     for _ in range(10):
