@@ -41,6 +41,7 @@ class SourceSet:
         self._priors = [PRIOR if n == N_EVIDENCE else np.linspace(0.05, 0.5, n) for n in sizes]
         self._right = [_PRIOR_WEIGHT * prior for prior in self._priors]
         self._seen = [np.full(len(prior), _PRIOR_WEIGHT) for prior in self._priors]
+        self._chances = [prior.tolist() for prior in self._priors]  # right / seen, which is read far more often
         self._text: list[int] = []
         self._n_given = [0] * len(self._sources)  # tokens of the text that each source has been given
         self._history = history
@@ -92,7 +93,7 @@ class SourceSet:
         self._asked[tuple(path)] = asked
         by_source: dict[int, dict[int, float]] = {}
         for token, i, evidence in asked:
-            by_source.setdefault(i, {})[token] = float(self._right[i][evidence] / self._seen[i][evidence])
+            by_source.setdefault(i, {})[token] = self._chances[i][evidence]
         total = sum(sum(chances.values()) for chances in by_source.values())
         opinions = []
         for chances in by_source.values():
@@ -136,3 +137,4 @@ class SourceSet:
             for guess, i, evidence in self._asked.get(tuple(committed[:depth]), ()):
                 self._seen[i][evidence] += 1
                 self._right[i][evidence] += guess == token
+        self._chances = [(right / seen).tolist() for right, seen in zip(self._right, self._seen, strict=True)]
