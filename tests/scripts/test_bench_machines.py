@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,10 +23,12 @@ AGREEMENT, CELL = 70, (0.8, "code")
 # The best of the whole grid of bench_machines.py on these machines are among them.
 GRID = (
     OFF.plan(),
+    CHAIN.plan(depth=2),
     CHAIN.plan(depth=4),
     CHAIN.plan(depth=16),
     SPECEXEC.plan(16, 6, 4),
     SPECEXEC.plan(64, 24, 16),
+    SPECEXEC.plan(128, 16, 32),
     SPECEXEC.plan(256, 24, 32),
     SPECEXEC.plan(512, 32, 32),
 )
@@ -37,6 +40,15 @@ MACHINES = (
     "laptop of 8 cores, 7B in RAM",
     "mixture, 30B of 3B, in RAM",
 )
+
+
+class Rates(NamedTuple):
+    """Tokens a second of a text."""
+
+    plain: float
+    best: float  # of the fixed plans
+    first: float
+    second: float
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +68,55 @@ def written(measure: ModuleType, folder: Path) -> dict[Any, Any]:
     return measure.grid(folder, AGREEMENT, *CELL, GRID)
 
 
+@pytest.fixture(scope="module")
+def rates_on(measure: ModuleType, folder: Path, written: dict[Any, Any]) -> Callable[[str], Rates]:
+    """The rates on the machine with this name, written once."""
+
+    @cache
+    def rates(name: str) -> Rates:
+        machine = machine_of(measure, name)
+        fixed = {plan: text.rate(machine) for plan, text in written.items()}
+        with measure.data_folder(), measure.simulated(machine):
+            (first, _), (second, _) = measure.untuned(folder, AGREEMENT, *CELL)
+        return Rates(fixed[OFF.plan()], max(fixed.values()), first, second)
+
+    return rates
+
+
 def machine_of(measure: ModuleType, name: str) -> Any:
     return next(machine for machine in measure.MACHINES if machine.name == name)
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_a_first_run_is_near_the_best_fixed_plan_and_a_second_run_no_slower(
-    measure: ModuleType, folder: Path, written: dict[Any, Any], name: str
+def test_a_first_run_is_near_the_best_fixed_plan(rates_on: Callable[[str], Rates], name: str) -> None:
+    rates = rates_on(name)
+    assert rates.first >= 0.9 * rates.best
+    assert rates.first >= 0.97 * rates.plain
+
+
+# Where little pays, a second run on the same text has other trees, and begins the copies that end it elsewhere.
+SECOND = {"2 cores, 1.8B Q4_K_M in RAM": 0.85}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_second_run_is_no_slower_than_the_first(rates_on: Callable[[str], Rates], name: str) -> None:
+    rates = rates_on(name)
+    assert rates.second >= SECOND.get(name, 0.98) * rates.first
+
+
+# Where tune finds that nothing pays by much, a text begins with draft sources alone.
+TUNED = {"2 cores, 1.8B Q4_K_M in RAM": 0.9}
+
+
+@pytest.mark.parametrize("name", MACHINES[3:5])
+def test_after_tune_a_run_is_no_slower_either(
+    measure: ModuleType, folder: Path, rates_on: Callable[[str], Rates], name: str
 ) -> None:
-    machine = machine_of(measure, name)
-    with measure.data_folder(), measure.simulated(machine):
-        (first, _), (second, _) = measure.untuned(folder, AGREEMENT, *CELL)
-    best = max(text.rate(machine) for text in written.values())
-    assert first >= 0.85 * best
-    assert second >= 0.85 * first, "which texts are easy differs from run to run, as trees do"
+    with measure.data_folder(), measure.simulated(machine_of(measure, name)):
+        _, found = measure.tuned(folder, AGREEMENT, [CELL], "quick")
+    tuned, rates = found[CELL][0], rates_on(name)
+    assert tuned >= 0.95 * rates.best
+    assert tuned >= TUNED.get(name, 0.98) * rates.first
 
 
 def test_where_passes_are_slow_and_flat_trees_have_hundreds_of_nodes_after_a_minute_of_passes(

@@ -37,7 +37,7 @@ _CONFIRMED = 0.2  # a guess is offered with this share of the chance that pays, 
 _PASSED_OVER = 0.25
 # The draft reads the same text that the sources copy from, so both may be wrong for one reason: as if they erred
 # independently, paths of 50 copied tokens were followed of which 13 were right. Chosen by hand.
-_TRUST = 0.6
+_TRUST = 0.8
 # An expansion gains less by this share of the chances that sources already offer there (scripts/bench_sources.py).
 _OFFERED_SHARE = 0.5
 
