@@ -40,7 +40,8 @@ def most_texts(file: GgufFile) -> int | None:
         return 1
     if not recurrent_layers(file):
         return None
-    return max(int(max(_SHARE * file.n_bytes, _SMALL)) // (2 * sum(state_bytes(file))), 1)
+    of_a_text = 2 * sum(state_bytes(file)) or 1  # 0 in a broken file, which llama.cpp refuses
+    return max(int(max(_SHARE * file.n_bytes, _SMALL)) // of_a_text, 1)
 
 
 def of_target(

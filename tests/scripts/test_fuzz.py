@@ -15,7 +15,7 @@ from tests.waiting import TIMEOUT_S
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_broken_files_are_written_from_or_refused(tmp_path: Path) -> None:
     command = [sys.executable, SCRIPTS / "fuzz.py", "--cases", "120", "--jobs", "1", "--json", tmp_path / "cases.jsonl"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=os.environ, check=False)
