@@ -107,7 +107,7 @@ class CellLedger:
 
         shares: as in `decode`. A lane without tokens counts, too: no cell in front of its last cell may stay free.
         """
-        self._close_holes()
+        self.close_holes()
         groups = [dead for lane in self.lanes for dead in lane.dead.values()]
         if not groups:
             return
@@ -143,7 +143,7 @@ class CellLedger:
                     self.context.remove(spare, groups[begin].position, dead.position + 1)
                 begin = i + 1
 
-    def _close_holes(self) -> None:
+    def close_holes(self) -> None:
         """Move texts down, if cells in front of their last ones are free."""
         if not any(lane.leaves_holes for lane in self.lanes):
             return

@@ -28,6 +28,10 @@ class RecurrentLane(RecurrentStates, LaneCells):
     def takes_back(self) -> bool:
         return self._checkpoint_seq is not None and self.ledger.is_alone(self)
 
+    def checkpoint(self, end: int) -> None:
+        self.ledger.close_holes()  # first: a text that moves forgets its checkpoint
+        RecurrentStates.checkpoint(self, end)
+
     def rollback(self, end: int) -> int:
         return self._kept(RecurrentStates.rollback, end)
 

@@ -17,7 +17,8 @@ from specrun.engine.passes import Passes
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
-from specrun.llama.context import LlamaContext
+from specrun.llama.batch import Batch
+from specrun.llama.context import LlamaContext, Logits
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
@@ -133,6 +134,28 @@ def test_each_text_is_the_one_that_it_is_alone(
     assert_same([again], alone[4:])
     if together.engine.draft:
         assert again.statistics.drafted, "the first lane drafts while it is alone"
+
+
+@pytest.mark.slow
+def test_a_text_with_recurrent_states_that_is_left_alone_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, plan = KINDS["qwen35"]
+    with Model(options(make(tmp_path), plan, parallel=2)) as model:
+        decode, sizes = LlamaContext.decode, list[int]()
+
+        def noted(context: LlamaContext, batch: Batch) -> Logits:
+            sizes.append(len(batch) if context is model.engine.target.context else 0)
+            return decode(context, batch)
+
+        monkeypatch.setattr(LlamaContext, "decode", noted)
+        prompt = model.prompt_tokens("def f(x):\n    return x\n\n\nclass Tree:\n    def add(self, x):", raw=True)
+        sampling = SamplingParameters(temperature=0.8, seed=3)
+        asked = [Request(text, sampling, 40, ignore_eos=True) for text in (prompt, prompt[2:])]
+        asked[0] = replace(asked[0], max_tokens=80)
+        first, _ = written(model, asked)
+        assert first.statistics.drafted > first.statistics.passes - 40
+        assert max(sizes) < len(prompt), "no pass is larger than the one over the prompt"
 
 
 @pytest.mark.slow
