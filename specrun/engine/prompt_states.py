@@ -43,6 +43,7 @@ from specrun.speculation.planning.pass_sizes import PassSizes
 
 FEWEST = 256  # tokens that are worth a file: fewer are read in a pass
 LONG = 500  # tokens that were read of a prompt, from which its state is kept as soon as nobody waits
+_PAUSE = 600.0  # seconds in which nothing is written after a disk has refused: a server would copy caches for nothing
 _SHARE_OF_RAM = 4  # a copy that is being written takes at most this part of the memory that is free
 _NO_BITS = ("threads", "threads_batch", "load_mode")  # settings on which no bit depends; for threads see `of_target`
 
@@ -76,6 +77,7 @@ class PromptStates:
         self._seconds_per_token = 0.0  # the least that reading a token of a prompt took
         self._thread: threading.Thread | None = None
         self._is_stopped = threading.Event()
+        self._not_before = 0.0  # moment of `time.monotonic` until which nothing is written
 
     def take_up(self, engine: Engine, prompt: list[int]) -> Lookup:
         """Let the caches hold the state that has most of a prompt, unless they hold as much of it already, or reading
@@ -158,7 +160,7 @@ class PromptStates:
         Returns whether it is to be asked again, as another file is being written.
         """
         held = source.target.held() if isinstance(source, Engine) else source.held
-        if held.n_cached < FEWEST:
+        if held.n_cached < FEWEST or time.monotonic() < self._not_before:
             return False
         if self._is_writing and not waits:
             return True
@@ -196,7 +198,7 @@ class PromptStates:
         held = saved.held
         name = hashlib.sha256(np.array(held.tokens, np.int32).tobytes()).hexdigest()[:16] + SUFFIX
         started = time.perf_counter()
-        with suppress(OSError, MemoryError, StoppedError):
+        try:
             prompt_folder.make_room(self._folder, saved.n_bytes)
             each, is_stopped = self._seconds_per_token, self._is_stopped.is_set
             prompt_file.write(self._folder / name, saved, self._subject, self._draft, each, is_stopped)
@@ -204,6 +206,10 @@ class PromptStates:
             for head in self._found(saved.target.for_head is not None):
                 if head.path.name != name and _is_beginning(head.held, held):
                     prompt_folder.delete(head.path)
+        except (OSError, MemoryError):
+            self._not_before = time.monotonic() + _PAUSE
+        except StoppedError:
+            pass
 
     def _wait(self) -> None:
         """Wait until what is being written is. What ends the waiting ends the writing, too."""

@@ -321,7 +321,13 @@ def test_the_folder_stays_within_its_bound(e: Engine, folder: Path, monkeypatch:
 def test_a_disk_that_refuses_changes_nothing(e: Engine, folder: Path) -> None:
     (prompt,) = code_prompts(e, 1, 60)
     folder.write_text("no folder")
-    keep(e, prompt)
+    store = states()
+    e.target.set_prompt(prompt)
+    store.keep(e)
+    store._wait()
+    assert not store.keep(e), "it is not tried again at once, as a server would do all the time"
+    store.close(e)
+    e.reset()
     assert folder.read_text() == "no folder"
     assert states().take_up(e, prompt).n_tokens == 0
 
