@@ -81,6 +81,7 @@ def write(
         "n_cached": held.n_cached,
         "any_end": held.any_end,
         "prompt_end": held.prompt.end if held.prompt else 0,
+        "is_beginning": held.is_beginning,
     }
     if held.prompt:
         arrays["prompt"] = held.prompt.state
@@ -115,7 +116,7 @@ def read_head(path: Path) -> Head:
         raise DamagedStateError(path.name)
     end = value["prompt_end"]
     prompt = PromptState(end, np.empty(0, np.uint8)) if end else None
-    held = HeldText(value["tokens"], value["n_cached"], value["any_end"], prompt)
+    held = HeldText(value["tokens"], value["n_cached"], value["any_end"], prompt, is_beginning=value["is_beginning"])
     return Head(path, value["subject"], value["draft"], held, value["seconds_per_token"], n_bytes, value, begin)
 
 

@@ -131,18 +131,19 @@ class PromptStates:
         with suppress(SpecrunError, MemoryError):
             if saved := engine.save():
                 n, target = saved.held.n_cached, saved.target
-                held = HeldText(saved.held.tokens[: n + 1], n, saved.held.any_end)
+                held = HeldText(saved.held.tokens[: n + 1], n, saved.held.any_end, is_beginning=True)
                 self.keep(SavedCaches(replace(target, held=held), None), FEWEST)
 
     def beginning(self, text: str, model: LlamaModel) -> tuple[list[int], str]:
-        """The longest beginning of a text that is kept up to its end, or to a control token, and its tokens.
+        """The longest beginning of a text that is kept up to its end, or to a control token, and its tokens. The end of
+        what several prompts begin with does not count: the next one may go on within a word.
 
         Split into tokens again, it might be split differently from how it was written.
         """
         data = text.encode(errors="surrogatepass")
         best, n_best = [], 0
         for head in self._found(has_head=False):
-            n, n_bytes = _shared(data, head.held.tokens, model)
+            n, n_bytes = _shared(data, head.held, model)
             if n_bytes > n_best:
                 best, n_best = head.held.tokens[:n], n_bytes
         return best, data[:n_best].decode()
@@ -244,8 +245,9 @@ class PromptStates:
         return [head for head in own if head.draft == self._draft or not has_head]
 
 
-def _shared(data: bytes, tokens: list[int], model: LlamaModel) -> tuple[int, int]:
-    """How many tokens of a text begin another text, up to a control token or their end, and the bytes of these."""
+def _shared(data: bytes, held: HeldText, model: LlamaModel) -> tuple[int, int]:
+    """How many tokens of a text begin another text, as `PromptStates.beginning` says, and the bytes of these."""
+    tokens, end_counts = held.tokens, not held.is_beginning
     n = end = at = 0
     for i, token in enumerate(tokens):
         piece = model.token_bytes(token, special=True)
@@ -254,7 +256,7 @@ def _shared(data: bytes, tokens: list[int], model: LlamaModel) -> tuple[int, int
             at += len(piece)
         elif i or not is_control:  # a text need not begin with the name of BOS
             break
-        if at and (is_control or i + 1 == len(tokens)) and not _is_within_character(data, at):
+        if at and (is_control or (end_counts and i + 1 == len(tokens))) and not _is_within_character(data, at):
             n, end = i + 1, at
     return n, end
 
@@ -265,8 +267,8 @@ def _is_within_character(data: bytes, at: int) -> bool:
 
 def _is_beginning(held: HeldText, longer: HeldText) -> bool:
     """Whether a text was the same when it was shorter, so that its state has no use any more."""
-    if not (held.any_end or held.prompt):
-        return False  # where several texts part
+    if held.is_beginning:
+        return False
     n = len(held.tokens) - 1  # the last one need not be in the cache
     return n < longer.n_cached and longer.tokens[:n] == held.tokens[:n]
 

@@ -58,6 +58,7 @@ class HeldText:
     any_end: bool  # whether any number of the last tokens can be taken back, as from attention
     prompt: PromptState | None = None  # where the cache can go back to otherwise
     least_end: int = 0  # as `TextCache.least_end`
+    is_beginning: bool = False  # whether it is what several prompts begin with, and may end within a word
 
     def reusable(self, prompt: list[int]) -> int:
         """How many leading tokens of a prompt need not be decoded again; the first pass always decodes the last."""

@@ -19,6 +19,7 @@ from specrun.engine.prompt_states import Lookup, PromptStates
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ContextFullError
+from specrun.llama.rollback import HeldText
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
@@ -262,6 +263,21 @@ def test_the_longest_beginning_is_taken_up_and_a_shorter_text_goes(e: Engine) ->
     assert states().take_up(e, [*first[:50], *other]).n_tokens == 0, "the caches hold as much of it"
     e.reset()
     assert states().take_up(e, [*first[:30], *other]).n_tokens == 60 - 1
+
+
+def test_where_two_prompts_part_a_third_is_not_split(e: Engine) -> None:
+    (prompt,) = code_prompts(e, 1, 60)
+    model, store = e.target.context.model, states()
+    text = b"".join(map(model.token_bytes, prompt)).decode()
+    e.target.set_prompt(prompt)
+    store.keep_beginning(e)
+    store._wait()
+    assert store.beginning(text + "ly", model) == ([], "")
+    keep(e, [*prompt, *prompt[:30]], store)
+    assert len(prompt_folder.files()) == 2, "what several prompts begin with stays"
+    assert store.beginning(text * 2, model)[0] == [*prompt, *prompt[:30]], "the end of a whole text counts"
+    windows = [HeldText([*range(n)], n - 1, any_end=False) for n in (20, 30)]
+    assert prompt_states._is_beginning(*windows)
 
 
 def test_what_is_on_disk_is_not_written_again(e: Engine) -> None:
