@@ -60,7 +60,7 @@ def load(target: str | Path | None = None, draft: str | Path | None = None, **op
     """Load a model. Use it in a `with` statement, and call its `generate`, `stream` and `chat`.
 
     target: a name listed by `specrun models list`, org/repo:QUANT, or a GGUF file. None loads the embedded pair.
-    draft: a small model with the same tokenizer. None is the catalog's draft for the target, "none" is no draft.
+    draft: a small model, best of its family, or a head. None is the catalog's draft for the target, "none" is no draft.
     options: the options of `specrun generate` under "Models", "Speculation" and "Machine", with underscores: `pull`,
         `speculate`, `method`, `budget`, `depth`, `ctx_size`, `threads`, `gpu_layers`, `exact`, ...
 

@@ -1,4 +1,4 @@
-"""Loading a draft: a model with the target's tokenizer, or a head that was trained for this target."""
+"""Loading a draft: a small model of the target's tokenizer or another, or a head that was trained for this target."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.speculation.planning.pass_sizes import PassSizes
 
 FEWEST = 256  # tokens that are worth a file: fewer are read in a pass
-LONG = 500  # tokens that were read of a prompt, from which its state is kept as soon as nobody waits
+LONG = 500  # tokens that are on disk nowhere yet, from which a text is kept as soon as nobody waits
 _PAUSE = 600.0  # seconds in which nothing is written after a disk has refused: a server would copy caches for nothing
 _SHARE_OF_RAM = 4  # a copy that is being written takes at most this part of the memory that is free
 _NO_BITS = ("threads", "threads_batch", "load_mode")  # settings on which no bit depends; for threads see `of_target`

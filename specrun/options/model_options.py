@@ -31,8 +31,8 @@ class ModelOptions:
     target: Target = None
     # fmt: off
     draft: str | None = option(
-        None, "MODEL", "The small model that drafts, or none. One with the same tokenizer, a head that was trained for "
-        "the target, or mtp for the target's own MTP layers; without --target: draft or eagle3. By default the fastest "
+        None, "MODEL", "The small model that drafts, or none. Best of the same family, a head that was trained for the "
+        "target, or mtp for the target's own MTP layers; without --target: draft or eagle3. By default the fastest "
         "that `specrun tune` measured, else the draft that the catalog recommends.", "-md",
         envvar="SPECRUN_DRAFT", rich_help_panel=_PANEL, autocompletion=completion.drafts
     )
