@@ -117,7 +117,8 @@ def make_drafts(
     config = configured(model, settings, kept_states.of_draft(file))
     context = resources.enter_context(LlamaContext(model, config))
     config = context.config
-    n_most = max(config.n_ctx - config.n_outputs, config.n_ctx // 2)  # its text may have more tokens than the target's
+    # Its texts may have more tokens than the target's, and those of all texts have to fit.
+    n_most = max(config.n_ctx - config.n_outputs, config.n_ctx // 2) // max(len(config.lanes), 1)
     return [*_drafts_of(context, lambda: OtherTokens(shared, n_most) if shared else SameTokens(n_vocab))]
 
 

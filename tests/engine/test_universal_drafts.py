@@ -116,6 +116,31 @@ def test_several_texts_share_its_passes(others: Others) -> None:
 
 
 @pytest.mark.slow
+def test_several_texts_fit_though_they_have_more_tokens_for_the_draft(tmp_path: Path) -> None:
+    types = gguf.GGUFReader(embedded.DRAFT).fields[TYPES].contents()
+    kept = [i for i, kind in enumerate(types) if i % 2 or i < 300 or kind != gguf.TokenType.NORMAL]
+    half = with_vocabulary(embedded.DRAFT, tmp_path / "half.gguf", kept)
+    one_thread = LlamaSettings(threads=1)
+    options = RunOptions(
+        embedded.TARGET,
+        half,
+        (CHAIN.plan(depth=2),),
+        settings=one_thread,
+        draft_settings=one_thread,
+        ctx_size=695,
+        parallel=3,
+    )
+    with Model(options) as model:
+        prompts = code_prompts(model.engine, 3, 200)
+        asked = [Request(prompt, SAMPLED, 24, ignore_eos=True) for prompt in prompts]
+        texts = [done for _, done in write_many(model, Listed(enumerate(asked)), None)]
+        n_cells = model.engine.target.context.config.n_ctx
+    assert all(done.statistics.drafted and done.finish_reason == "length" for done in texts)
+    shared = SharedTokens(*(read_vocabulary(GgufFile.read(path)) for path in (embedded.TARGET, half)))
+    assert sum(len(shared.read(token)) for done in texts for token in done.request.prompt + done.token_ids) > n_cells
+
+
+@pytest.mark.slow
 def test_a_hybrid_drafts_with_another_tokenizer(tmp_path: Path) -> None:
     target = random_llama(tmp_path / "target.gguf", n_layer=20)
     draft = in_another_order(random_qwen35(tmp_path / "draft.gguf"), tmp_path / "permuted.gguf")
