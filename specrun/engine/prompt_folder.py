@@ -27,7 +27,15 @@ def folder() -> Path:
 
 def files() -> list[Path]:
     """The files of all states, those used longest ago first."""
-    return sorted(folder().glob(f"*/*{SUFFIX}"), key=_used)
+    return sorted(files_in(folder(), f"*/*{SUFFIX}"), key=_used)
+
+
+def files_in(place: Path, pattern: str = f"*{SUFFIX}") -> list[Path]:
+    """The files of states in a folder; none in one that belongs to another user, as after a run with sudo."""
+    try:
+        return list(place.glob(pattern))
+    except OSError:
+        return []
 
 
 def forget() -> int:

@@ -232,7 +232,7 @@ class PromptStates:
         has_head: whether a trained head drafts, which needs its states of the whole text.
         """
         heads: dict[tuple[Path, int], Head] = {}
-        for path in self._folder.glob(f"*{SUFFIX}"):
+        for path in prompt_folder.files_in(self._folder):
             try:
                 key = path, path.stat().st_mtime_ns
                 heads[key] = self._heads.get(key) or prompt_file.read_head(path)

@@ -348,6 +348,22 @@ def test_a_disk_that_refuses_changes_nothing(e: Engine, folder: Path) -> None:
     assert states().take_up(e, prompt).n_tokens == 0
 
 
+def test_a_folder_of_another_user_is_none(e: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    (prompt,) = code_prompts(e, 1, 60)
+    keep(e, prompt)
+    found = prompt_folder.files()
+
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "glob", refused)
+        assert prompt_folder.files() == []
+        assert states().take_up(e, prompt).n_tokens == 0
+        keep(e, prompt)
+    assert prompt_folder.files() == found
+
+
 def test_ctrl_c_while_waiting_stops_the_writing(e: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     (prompt,) = code_prompts(e, 1, 60)
     store, make_room = states(), prompt_folder.make_room
