@@ -93,7 +93,8 @@ class PromptStates:
             why = "none has this beginning" if heads else "none is kept of this model, build and settings"
             return Lookup(0, why, self._parting(heads, prompt, n_held))
         target = engine.target
-        if best.held.n_cached > target.context.config.n_ctx - target.cells.n_elsewhere:
+        # Texts share the cells; but what a head keeps of one text has no more room than that.
+        if best.held.n_cached > min(target.context.config.n_ctx - target.cells.n_elsewhere, engine.ctx_size):
             return Lookup(0, "the one that has this beginning does not fit the context")
         each = self._seconds_per_token or best.seconds_per_token
         if best.n_bytes / prompt_folder.rate("read") > (n - n_held) * each:

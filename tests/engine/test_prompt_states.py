@@ -240,6 +240,9 @@ def test_what_finds_no_room_stays_on_disk(e: Engine, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(e.target.cells, "restore", full)
         assert "no cells" in states().take_up(e, prompt).words
+    with monkeypatch.context() as patch:
+        patch.setattr(e, "ctx_size", 50)
+        assert "does not fit the context" in states().take_up(e, prompt).words
     assert states().take_up(e, prompt).n_tokens == 59
 
 
