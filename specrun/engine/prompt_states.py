@@ -105,21 +105,28 @@ class PromptStates:
         started = time.perf_counter()
         try:
             saved = prompt_file.read(head, with_draft=head.draft == self._draft)
-            seconds = time.perf_counter() - started
-            engine.restore(saved)
-        except (OSError, MemoryError, ContextFullError, OutOfMemoryError) as error:
-            engine.reset()
+        except DamagedStateError:
+            return self._unusable(head, "was damaged")
+        except (OSError, MemoryError) as error:
             return Lookup(0, f"the one that has this beginning cannot be read ({error})")
-        except (DamagedStateError, SpecrunError) as error:
+        seconds = time.perf_counter() - started
+        try:
+            engine.restore(saved)
+        except (ContextFullError, OutOfMemoryError, MemoryError) as error:
             engine.reset()
-            prompt_folder.delete(head.path)
-            why = "was damaged" if isinstance(error, DamagedStateError) else f"could not be used ({error})"
-            return Lookup(0, f"the one that has this beginning {why}, and is deleted")
+            return Lookup(0, f"the one that has this beginning does not fit ({error})")
+        except (SpecrunError, ValueError) as error:
+            engine.reset()
+            return self._unusable(head, f"could not be used ({error})")
         prompt_folder.learn_rate("read", head.n_bytes, seconds)
         self._seconds_per_token = self._seconds_per_token or head.seconds_per_token
         prompt_folder.touch(head.path)
         seconds = time.perf_counter() - started
         return Lookup(n, f"{n:,} tokens, {size_text(head.n_bytes)} in {seconds:.2f} s")
+
+    def _unusable(self, head: Head, why: str) -> Lookup:
+        prompt_folder.delete(head.path)
+        return Lookup(0, f"the one that has this beginning {why}, and is deleted")
 
     def _parting(self, heads: list[Head], prompt: list[int], n_held: int) -> int:
         """Where a prompt parts from the kept one that shares most of its beginning, if that is worth a file."""
@@ -198,7 +205,8 @@ class PromptStates:
     def _write(self, saved: SavedCaches) -> None:
         """What cannot be written is read again, so nothing is said of it."""
         held = saved.held
-        name = hashlib.sha256(np.array(held.tokens, np.int32).tobytes()).hexdigest()[:16] + SUFFIX
+        of = self._draft.encode() if self._draft and saved.target.for_head is not None else b""
+        name = hashlib.sha256(np.array(held.tokens, np.int32).tobytes() + of).hexdigest()[:16] + SUFFIX
         started = time.perf_counter()
         try:
             prompt_folder.make_room(self._folder, saved.n_bytes)
