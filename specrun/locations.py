@@ -93,6 +93,11 @@ def typed(text: str, source: str, error_type: Callable[[str], Exception]) -> str
     return encode(text, source, error_type).decode()
 
 
+def pasted(name: str) -> str:
+    """The name of a model without blanks and quotes around it, which are no part of it, unless it is a file's."""
+    return name if names_file(name) else name.strip().strip("\"'").strip()
+
+
 def user_path(text: str) -> Path:
     """The path, in which a `~` at the beginning is the user's home; as it is where the system knows no home."""
     return Path(os.path.expanduser(text))  # noqa: PTH111 - pathlib's raises where a container's user has no home

@@ -27,7 +27,7 @@ from specrun.catalog.file_names import is_safe_path, is_safe_repo, shards
 from specrun.catalog.hub import address, endpoint
 from specrun.display_text import near
 from specrun.errors import MissingModelError, UsageError
-from specrun.locations import names_file, user_path
+from specrun.locations import pasted, user_path
 
 _PATH_STARTS = (".", "~")  # a name that starts like this is a path, even if there is no such file
 _ADDRESS = re.compile(r"(?:(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)|hf:/)/", re.IGNORECASE)
@@ -52,7 +52,7 @@ def parse(name: str) -> Path | HubName:
     MissingModelError for a model that Ollama does not have. Blanks and quotes around a name that was pasted are no part
     of it.
     """
-    name = name if names_file(name) else name.strip().strip("\"'").strip()
+    name = pasted(name)
     short, revision = _without_address(name)
     if revision and not is_safe_path(revision):
         raise UsageError(f"{name!r} names a revision that cannot be one; give org/repo/file.gguf")

@@ -49,7 +49,7 @@ def read_vocabulary(file: GgufFile) -> FileVocabulary:
         tokens=tuple(token.encode() for token in tokens),
         eos=metadata.get("tokenizer.ggml.eos_token_id"),
         chat_template=file.chat_template,
-        types=tuple(types) if len(types) == len(tokens) else (1,) * len(tokens),
+        types=tuple(types) if isinstance(types, list) and len(types) == len(tokens) else (1,) * len(tokens),
     )
 
 

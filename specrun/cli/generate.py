@@ -110,6 +110,9 @@ def generate(
         known = lines.all()
         if given and known == []:
             raise PromptError("the argument stands before each prompt, and there is no line; give lines on stdin or -f")
+        if known == []:
+            output.note('there is no line; --jsonl reads objects such as {"prompt": "..."} from stdin or -f')
+            return 0
         if n != 1:
             sizes = [len(line.prompt.encode(errors="replace")) for line in known or () if not line.error]
             usual = usual_bytes(sizes, _USUAL_BYTES) + len((form.system or "").encode(errors="replace"))

@@ -52,8 +52,9 @@ _NO_BITS = ("threads", "threads_batch", "load_mode")  # settings on which no bit
 class Lookup:
     """What became of the search for a prompt.
 
-    n_tokens: those that came from disk. words: for people. parts_at: tokens that the prompt shares with a kept one, to
-    whose end there recurrent layers cannot go back; 0 for none. `keep_beginning` is to be called once they are read.
+    n_tokens: those that came from disk. words: for people; none where few tokens are new. parts_at: tokens that the
+    prompt shares with a kept one, to whose end there recurrent layers cannot go back; 0 for none. `keep_beginning` is
+    to be called once they are read.
     """
 
     n_tokens: int
@@ -85,7 +86,7 @@ class PromptStates:
         """
         n_held = engine.target.held().reusable(prompt)
         if len(prompt) - n_held <= FEWEST:
-            return Lookup(0, "not looked for, as few tokens are new")
+            return Lookup(0, "")
         heads = self._found(engine.target.states is not None)
         best = max(heads, key=lambda head: head.held.reusable(prompt), default=None)
         n = best.held.reusable(prompt) if best else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from specrun.locations import pasted
 from specrun.options import completion
 from specrun.options.expand import flag, option, spelled
 
@@ -42,3 +43,8 @@ class ModelOptions:
     )
     # fmt: on
     pull: bool = flag("Download missing models without asking.", "--yes", "-y", "--pull", rich_help_panel=_PANEL)
+
+    def __post_init__(self) -> None:
+        for name in ("target", "draft"):
+            if value := getattr(self, name):
+                object.__setattr__(self, name, pasted(value))

@@ -79,7 +79,7 @@ def as_text(completion: Completion, model: Model) -> str:
         f"ms a pass   {parts}",
         f"memory      {size_text(held_bytes())} in RAM" + (f", {size_text(vram)} in VRAM" if vram else ""),
     ]
-    if s.from_disk:
+    if s.from_disk and s.from_disk.words:
         lines.insert(2, f"kept        {'' if s.from_disk.n_tokens else 'none: '}{s.from_disk.words}")
     if model.n_threads:
         lines.append(f"threads     {model.n_threads}, as other programs hold cores")

@@ -208,3 +208,12 @@ def test_progress_is_shown_on_a_terminal_where_the_answers_go_to_a_file(specrun:
     terminal.expect("tokens/s", timeout=TIMEOUT_S)
     terminal.sendintr()
     terminal.expect(pexpect.EOF)
+
+
+def test_no_line_at_all_is_said_and_no_file_is_made(here: SpecrunHere, tmp_path: Path) -> None:
+    file, out = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    file.write_text("\n\n")
+    result = here("generate", "--jsonl", "-f", file, "-o", out)
+    assert (result.code, result.stdout) == (0, "")
+    assert "there is no line" in result.stderr
+    assert not out.exists()

@@ -9,6 +9,7 @@ import pytest
 
 from specrun.errors import UsageError
 from specrun.llama import library
+from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import settled_biases
 from tests.conftest import SCRIPT_TEXT, SpecrunHere
 from tests.models import random_llama
@@ -157,3 +158,7 @@ def test_biases_are_read_from_the_command_line_and_from_python(given: Any, expec
 def test_a_bias_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"--logit-bias must be .*15043\+1.5"):
         settled_biases([text])
+
+
+def test_quotes_around_the_demo_pairs_name_do_not_take_its_draft() -> None:
+    assert ModelOptions("'embedded' ", '"none"') == ModelOptions("embedded", "none")
