@@ -52,7 +52,7 @@ def engine(
         target, draft, (plan,), ctx_size=ctx_size, settings=settings, draft_settings=draft_settings, exact=exact
     )
     with Model(options) as model:
-        assert not [notice for notice in model.notices if "page cache" in notice]
+        assert [notice for notice in model.notices if "page cache" in notice] == []
         yield model.engine
 
 
