@@ -111,6 +111,11 @@ def names_file(text: str) -> bool:
         return False
 
 
+def existing_folder(path: Path) -> Path:
+    """The folder, or the nearest one above it that is there; the path itself if none is."""
+    return next((place for place in (path, *path.parents) if place.exists()), path)
+
+
 def file_bytes(path: Path) -> int:
     """Size of a file in bytes; 0 if there is no such file."""
     try:

@@ -22,7 +22,7 @@ from specrun.catalog.hub.look_up import look_up as look_up_once
 from specrun.catalog.names import HubName
 from specrun.display_text import size_text
 from specrun.errors import HubError
-from specrun.locations import file_bytes
+from specrun.locations import existing_folder, file_bytes
 
 _LOOK_UP_RETRIES = 3
 _DOWNLOAD_RETRIES = 6  # in a row without a new byte; with the doubling waits of `_wait` they take about a minute
@@ -72,10 +72,7 @@ def missing_bytes(model: RemoteModel) -> int:
 
 def free_bytes() -> int:
     """Free bytes on the disk of the cache."""
-    folder = cache_dir()
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
+    return shutil.disk_usage(existing_folder(cache_dir())).free
 
 
 def check_disk(models: Sequence[RemoteModel]) -> int:

@@ -49,7 +49,7 @@ def writing(folder: Folder) -> Finding:
     check = f"{folder.name} folder"
     elsewhere = f"{folder.variable}=/another/folder in the environment"
     try:
-        there = next((path for path in (folder.path, *folder.path.parents) if path.exists()), folder.path)
+        there = locations.existing_folder(folder.path)
         free = shutil.disk_usage(there).free
         with tempfile.TemporaryFile(dir=there, buffering=0) as file:
             file.write(b"specrun")

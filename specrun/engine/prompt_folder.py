@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from specrun.locations import cache_dir, file_bytes, private_folder, recall, remember, remove_leftovers
+from specrun.locations import cache_dir, existing_folder, file_bytes, private_folder, recall, remember, remove_leftovers
 
 SUFFIX = ".state"  # of the files, each in a folder of what it may be used with
 _SHARE_OF_FREE, _MOST_BYTES = 20, 8 << 30  # bounds of all files together
@@ -70,8 +70,7 @@ def make_room(subject: Path, n_bytes: int) -> None:
 def most_bytes() -> int:
     """Bytes that all files may take: those that they have count as free."""
     with suppress(OSError):
-        there = next(path for path in (folder(), *folder().parents) if path.exists())
-        free = shutil.disk_usage(there).free + sum(map(file_bytes, files()))
+        free = shutil.disk_usage(existing_folder(folder())).free + sum(map(file_bytes, files()))
         return min(free // _SHARE_OF_FREE, _MOST_BYTES)
     return 0
 
