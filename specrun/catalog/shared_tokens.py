@@ -21,8 +21,10 @@ _NORMAL, _CONTROL, _USER_DEFINED, _BYTE = 1, 3, 4, 6  # of tokenizer.ggml.token_
 _LETTERS, _SIGN = ("gpt2",), ("llama", "gemma4", "t5")
 _SPACE_SIGN = "\u2581".encode()
 # Each family has its own names for the markers of turns. The first that a vocabulary has is the one that it uses.
-_TURN_STARTS = ("<|im_start|>", "<|start_header_id|>", "<start_of_turn>", "<|turn>", "<|start|>", "[INST]", "<|user|>")
-_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<turn|>", "<|end|>", "[/INST]")
+_TURN_STARTS = (
+    b"<|im_start|>", b"<|start_header_id|>", b"<start_of_turn>", b"<|turn>", b"<|start|>", b"[INST]", b"<|user|>"
+)  # fmt: skip
+_TURN_ENDS = (b"<|im_end|>", b"<|eot_id|>", b"<end_of_turn>", b"<turn|>", b"<|end|>", b"[/INST]")
 _LONGEST = 64  # bytes of a token that are looked for; longer ones are runs of spaces and signs
 # A draft that shares less of the target's text is refused: less than a quarter of its guesses would be left.
 LEAST_SHARE = 0.5
@@ -73,7 +75,7 @@ class SharedTokens:
 
     def _same(self, target: FileVocabulary, draft: FileVocabulary) -> NDArray[np.int64]:
         same = {(name, kind): i for i, (name, kind) in enumerate(zip(draft.tokens, draft.types, strict=True))}
-        special = {name: i for (name, kind), i in same.items() if kind in (_CONTROL, _USER_DEFINED)}
+        special = _special(draft)
         of_draft = _roles(draft)
         by_role = {token: of_draft[role] for role, token in _roles(target).items() if role in of_draft}
         ids = np.full(len(target.tokens), NOT_SHARED, np.int64)
@@ -132,13 +134,15 @@ def _by_bytes(tokens: Sequence[bytes], types: Sequence[int]) -> dict[bytes, int]
     return by_kind[True] | by_kind[False]
 
 
+def _special(vocabulary: FileVocabulary) -> dict[bytes, int]:
+    """Ids of the tokens that stand for no text of their own, or that users added, by name."""
+    named = enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True))
+    return {name: i for i, (name, kind) in named if kind in (_CONTROL, _USER_DEFINED)}
+
+
 def _roles(vocabulary: FileVocabulary) -> dict[str, int]:
     """Ids of the tokens that end a text and begin and end a turn, by role."""
-    special = {
-        name.decode(): i
-        for i, (name, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True))
-        if kind in (_CONTROL, _USER_DEFINED)
-    }
+    special = _special(vocabulary)
     end = next((special[name] for name in _TURN_ENDS if name in special), vocabulary.eos)
     start = next((special[name] for name in _TURN_STARTS if name in special), None)
     roles = {"end of text": vocabulary.eos, "end of turn": end, "start of turn": start}
