@@ -131,12 +131,12 @@ class Conversations:
         held = engine.target.held()
         if held.n_cached < FEWEST:
             return
-        if engine.n_saved_bytes > self._most_bytes:
+        n_bytes = engine.n_saved_bytes
+        if n_bytes > self._most_bytes:
             if self.states:
                 self.states.keep(engine)
             return
         copies = [(copy, len(copy.held.tokens), common_prefix(copy.held.tokens, held.tokens)) for copy in self._kept]
-        n_bytes = engine.n_saved_bytes
         if any(shared == len(held.tokens) for _, _, shared in copies):
             return
         # A copy from when the same conversation was shorter has no use any more.

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ def read(head: Head, with_draft: bool) -> SavedCaches:
     if digest.hexdigest() != value["sha256"]:
         raise DamagedStateError(head.path.name)
     prompt = PromptState(value["prompt_end"], arrays["prompt"]) if "prompt" in arrays else None
-    held = HeldText(value["tokens"], value["n_cached"], value["any_end"], prompt)
+    held = replace(head.held, prompt=prompt)
     has_head = with_draft and "head" in arrays
     for_head = SavedStates(value["head_tokens"], arrays["head"]) if has_head else None
     has_draft = with_draft and "draft" in arrays
