@@ -11,7 +11,6 @@ from typing import Any
 
 import specrun
 from specrun.errors import LlamaError, UsageError
-from specrun.hardware.machine import Machine
 from specrun.llama import devices, library
 from specrun.processes import child_process
 
@@ -43,7 +42,7 @@ def serve(_request: str) -> None:
 
 
 def _found() -> dict[str, Any]:
-    here = Machine.read(None, devices.devices(), devices.system_info())
+    here = devices.this_machine()
     machine = {
         "cpu": f"{here.cpu.name}, {here.cpu.n_usable} cores",
         "ram": f"{here.memory.total_bytes / _GIB:.0f} GiB",
@@ -53,8 +52,8 @@ def _found() -> dict[str, Any]:
     software = {
         "driver": here.driver or "unknown",
         "specrun": _revision(),
-        "llama.cpp": f"{library.build()} ({', '.join(library.backends())})",
-        "llama-cpp-python": library.bindings_version(),
+        "llama.cpp": f"{here.llama_build} ({', '.join(library.backends())})",
+        "llama-cpp-python": here.bindings,
         "Python": platform.python_version(),
         "kernel": here.release,
     }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specrun.catalog import made
-from specrun.catalog.gguf_file import GgufFile, file_identity
+from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.trimmed import check_tokenizer
 from specrun.display_text import size_text
 from specrun.errors import SpecrunError, UsageError
@@ -177,7 +177,7 @@ def _gathered(order: HeadOrder, file: GgufFile, shape: HeadShape, work: _Work, r
 
     Once the head has begun to learn, nothing more is gathered, as its vocabulary is that of the texts.
     """
-    profile = _profile_of(file_identity(file.shards))
+    profile = _profile_of(file.identity)
     kept = work.records
     if profile and work.checkpoint.exists():
         return profile.costs.target, _BY_PROFILE  # nothing is left to be asked of the target
@@ -200,7 +200,7 @@ def _gathered(order: HeadOrder, file: GgufFile, shape: HeadShape, work: _Work, r
 
 
 def _profile_of(identity: str) -> Profile | None:
-    """The newest profile of a target, by its `file_identity`, with whatever draft and options."""
+    """The newest profile of a target, by its `identity`, with whatever draft and options."""
     saved = profile_files.saved()
     return next((profile for profile in saved if profile.identity.get("files", [None])[:1] == [identity]), None)
 

@@ -211,6 +211,11 @@ class GgufFile:
         """Bytes of the weights outside layers, embedding and output matrix, such as norms and rope factors."""
         return self.n_bytes - sum(self.layer_bytes) - self.embedding_bytes - self._bytes_of(OUTPUT)
 
+    @cached_property
+    def identity(self) -> str:
+        """`file_identity` of all its files, which are read for it once."""
+        return file_identity(self.shards)
+
     def _bytes_of(self, name: str) -> int:
         return self.by_name[name].n_bytes if name in self.by_name else 0
 

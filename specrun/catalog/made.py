@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from specrun.catalog.gguf_file import GgufFile, file_identity
+from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import ModelFileError
 from specrun.locations import data_dir, recall, write_json
 
@@ -52,7 +52,7 @@ def folder() -> Path:
 
 def home(target: Path) -> Path:
     """The folder of the draft made from the model `target`. Raises ModelFileError if it cannot be read."""
-    return folder() / file_identity(GgufFile.read(target).shards)[:_IDENTITY_DIGITS]
+    return folder() / GgufFile.read(target).identity[:_IDENTITY_DIGITS]
 
 
 def find(target: Path, kind: Kind = "draft") -> MadeDraft | None:

@@ -18,7 +18,6 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from specrun.catalog.gguf_file import GgufFile, file_identity
 from specrun.cli.prompt_input import PromptLine
 from specrun.engine.model import Model
 from specrun.engine.request import Request
@@ -38,9 +37,8 @@ def digest(*parts: Any) -> str:
 def made_with(model: Model, request: Request, *form: Any) -> str:
     """A digest of what texts depend on besides their prompts. form: how prompts are made."""
     llama, settings = model.llama_model, model.engine.target.context.config.settings
-    files = file_identity(GgufFile.read(llama.path).shards)
     lossy = [str(plan) for plan in model.plans.candidates if not plan.method.lossless]
-    run = files, llama.chat_template, model.engine.ctx_size, settings.type_k, settings.type_v
+    run = llama.file.identity, llama.chat_template, model.engine.ctx_size, settings.type_k, settings.type_v
     return digest(run, lossy, lossy and model.draft, request, form)
 
 

@@ -54,6 +54,6 @@ def _of_build(build: probe.Build, show: Callable[[str], None], debug: bool) -> I
     yield from installation.devices(build.devices, partial(probe.run_layer, debug=debug), build.backends)
     show("checking what specrun relies on in llama.cpp")
     yield from installation.facts(partial(probe.check_facts, debug), build.backends)
-    here = Machine.read(None, build.devices, build.system_info)
-    yield folders.saved_profiles(surroundings(here, build.version, build.bindings))
+    here = Machine.read(build.devices, build.system_info, build.version, build.bindings)
+    yield folders.saved_profiles(surroundings(here))
     yield folders.kept_prompts()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from specrun.catalog.gguf_file import GgufFile, file_identity
+from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.placing import plan_placement
@@ -23,9 +23,8 @@ from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.errors import CrashError, LlamaError, OutOfMemoryError
 from specrun.hardware import machine
-from specrun.hardware.machine import Machine
 from specrun.hardware.placement import MAX_STEPS_DOWN, Placement
-from specrun.llama import devices, library
+from specrun.llama import devices
 from specrun.llama_settings import FLOAT_CACHE_TYPES, UNDECIDED, LlamaSettings
 from specrun.locations import data_dir, recall, remember
 from specrun.processes import child_process
@@ -88,14 +87,12 @@ def checked(options: RunOptions, show: Callable[[str], None]) -> tuple[RunOption
 
 
 def _identity(options: RunOptions, placement: Placement) -> dict[str, Any]:
-    here = Machine.read(None, devices.devices(options.settings.rpc), devices.system_info())
-    files = [GgufFile.read(path).shards for path in (options.target, options.draft) if path]
     decided = [
         {name: value for name, value in asdict(settings).items() if value is not None and name not in _ALIKE}
         for settings in (options.settings, options.draft_settings)
     ]
-    return machine.surroundings(here, library.build(), library.bindings_version()) | {
-        "files": [file_identity(shards) for shards in files],
+    return machine.surroundings(devices.this_machine(options.settings.rpc)) | {
+        "files": [GgufFile.read(path).identity for path in (options.target, options.draft) if path],
         "settings": json.loads(json.dumps(decided)),
         "where": [placement.regime, placement.draft_in_vram],
     }

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from specrun.catalog.gguf_file import GgufFile, file_identity
 from specrun.display_text import size_text
 from specrun.engine import prompt_file, prompt_folder
 from specrun.engine.engine import Engine, SavedCaches
@@ -30,10 +29,10 @@ from specrun.engine.free_threads import divides_attention
 from specrun.engine.prompt_file import DamagedStateError, Head, StoppedError
 from specrun.engine.prompt_folder import SUFFIX
 from specrun.errors import ContextFullError, OutOfMemoryError, SpecrunError
-from specrun.hardware.machine import Machine, fingerprint, surroundings
+from specrun.hardware.machine import fingerprint, surroundings
 from specrun.hardware.memory import Memory
 from specrun.hardware.placement import Placement
-from specrun.llama import devices, library, offload_threshold, tiled_kernels
+from specrun.llama import devices, offload_threshold, tiled_kernels
 from specrun.llama.batch import common_prefix
 from specrun.llama.context import LlamaContext
 from specrun.llama.loaded_model import LlamaModel
@@ -289,19 +288,17 @@ def of_target(context: LlamaContext, sizes: PassSizes, placement: Placement | No
     values = _settings(settings)
     if divides_attention(settings):
         values["threads"] = settings.threads, settings.threads_batch
-    machine = Machine.read(None, devices.devices(settings.rpc), devices.system_info())
-    here = surroundings(machine, library.build(), library.bindings_version())
+    here = surroundings(devices.this_machine(settings.rpc))
     del here["memory"]
     layers = (placement.layer_gpus, placement.n_cpu_moe) if placement else ()
     kernels = tiled_kernels.in_use(), offload_threshold.in_use(), repr(sizes)
-    files = file_identity(GgufFile.read(context.model.path).shards)
+    files = context.model.file.identity
     return fingerprint({**here, "files": files, "settings": values, "layers": layers, "kernels": kernels})
 
 
 def of_draft(context: LlamaContext) -> str:
     """The same for a draft or a head, whose bits may change no text."""
-    files = file_identity(GgufFile.read(context.model.path).shards)
-    return fingerprint({"files": files, "settings": _settings(context.config.settings)})
+    return fingerprint({"files": context.model.file.identity, "settings": _settings(context.config.settings)})
 
 
 def _settings(settings: LlamaSettings) -> dict[str, Any]:

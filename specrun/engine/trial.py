@@ -13,8 +13,7 @@ from typing import Any, Generic, TypeVar
 from specrun import clock
 from specrun.errors import LlamaError
 from specrun.hardware import machine
-from specrun.hardware.machine import Machine
-from specrun.llama import devices, library
+from specrun.llama import devices
 from specrun.locations import data_dir, recall, remember
 from specrun.long_run import Run
 
@@ -89,8 +88,7 @@ def once(
     measure: what was measured, as JSON values. choose: the choice by that; a bool or an integer.
     Returns None if llama.cpp cannot be measured so, or memory or disk are full.
     """
-    here = Machine.read(None, devices.devices(), devices.system_info())
-    identity = machine.surroundings(here, library.build(), library.bindings_version())
+    identity = machine.surroundings(devices.this_machine())
     path = data_dir() / folder / f"{machine.fingerprint({**identity, **subject})}.json"
     known = recall(path, lambda value: int(value[name]))
     if known is not None:

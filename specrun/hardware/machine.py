@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specrun.catalog.gguf_file import file_identity
 from specrun.hardware.cpu import Cpu
 from specrun.hardware.device import Device, offload_devices
 from specrun.hardware.memory import Memory, kernel_text
@@ -25,7 +24,7 @@ _NVIDIA_VERSION = re.compile(r"Kernel Module.*?\s(\d+\.[\d.]+)")
 
 @dataclass(frozen=True)
 class Machine:
-    """Everything about a machine that decides how fast a pair runs on it."""
+    """Everything about a machine and its llama.cpp that decides how fast a pair runs. What is free is so now."""
 
     system: str  # e.g. `Linux`
     architecture: str  # e.g. `x86_64`
@@ -33,12 +32,21 @@ class Machine:
     cpu: Cpu
     memory: Memory
     devices: tuple[Device, ...]  # all devices of llama.cpp
+    llama_build: str  # version of llama.cpp
+    bindings: str  # version of llama-cpp-python
     driver: str | None = None  # of the GPU, e.g. `nvidia 550.54.14`; None if unknown
     storage: Storage | None = None  # that the model file lies on; None without a model file
 
     @classmethod
-    def read(cls, model_path: Path | None, devices: Sequence[Device], system_info: str) -> Machine:
-        """Read this machine, and measure a model file's storage. The others are what `specrun.llama.devices` says."""
+    def read(
+        cls,
+        devices: Sequence[Device],
+        system_info: str,
+        llama_build: str,
+        bindings: str,
+        model_path: Path | None = None,
+    ) -> Machine:
+        """Read this machine, and measure a model file's storage. The others are what `specrun.llama` says."""
         return cls(
             system=platform.system(),
             architecture=platform.machine(),
@@ -46,6 +54,8 @@ class Machine:
             cpu=Cpu.read(system_info),
             memory=Memory.read(),
             devices=tuple(devices),
+            llama_build=llama_build,
+            bindings=bindings,
             driver=gpu_driver(),
             storage=Storage.read(model_path) if model_path else None,
         )
@@ -77,28 +87,25 @@ def gpu_driver(root: Path = Path("/")) -> str | None:
 def identity(
     machine: Machine,
     *,
-    llama_build: str,
-    bindings: str,
-    target: Sequence[Path],
-    draft: Sequence[Path] | None,
+    target: str,
+    draft: str | None,
     ctx_size: int,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Everything that a measurement depends on, by name, so that a message can say what has changed.
 
-    llama_build, bindings: versions of llama.cpp and of llama-cpp-python.
-    target, draft: all files of each model; draft None: no draft.
+    target, draft: `identity` of each model's files; draft None: no draft.
     settings: the settings of llama.cpp that the user decided (threads, cache types, layers in VRAM).
     """
     return {
-        "files": [file_identity(target), file_identity(draft) if draft else None],
-        **surroundings(machine, llama_build, bindings),
+        "files": [target, draft],
+        **surroundings(machine),
         "context": ctx_size,
         "settings": json.loads(json.dumps(settings)),
     }
 
 
-def surroundings(machine: Machine, llama_build: str, bindings: str) -> dict[str, Any]:
+def surroundings(machine: Machine) -> dict[str, Any]:
     """The parts of an `identity` that depend on this machine and not on the pair and its options.
 
     They stay the same between runs: no free memory, no measured bandwidth.
@@ -119,9 +126,9 @@ def surroundings(machine: Machine, llama_build: str, bindings: str) -> dict[str,
         "memory": machine.memory.total_bytes // _MEMORY_STEP,
         "devices": devices,
         "driver": values.pop("driver"),
+        "llama.cpp": values.pop("llama_build"),
+        "llama-cpp-python": values.pop("bindings"),
         "machine": values,
-        "llama.cpp": llama_build,
-        "llama-cpp-python": bindings,
     }
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from pathlib import Path
 
 import llama_cpp
 
 from specrun.hardware.device import RPC, Device, DeviceKind, offload_devices
+from specrun.hardware.machine import Machine
 from specrun.llama import library, rpc_servers
 
 # enum ggml_backend_dev_type in ggml-backend.h
@@ -35,6 +37,11 @@ def devices(servers: Sequence[str] | None = None) -> list[Device]:
     servers: RPC servers, HOST:PORT, whose devices are among them. Raises the errors of `rpc_servers.add`.
     """
     return [device for device, _ in _known(servers or ())]
+
+
+def this_machine(servers: Sequence[str] | None = None, model_path: Path | None = None) -> Machine:
+    """This machine as it is now, with the devices of those servers. model_path: the file whose storage is measured."""
+    return Machine.read(devices(servers), system_info(), library.build(), library.bindings_version(), model_path)
 
 
 def offload_handles(servers: Sequence[str] | None) -> list[int]:

@@ -38,6 +38,7 @@ class LlamaModel(library.Closing):
     expected, which writes nothing by itself. with_mtp: whether MTP layers are loaded, which draft. is_draft: whether
     it may be a trimmed draft, which has no tokenizer.
 
+    file: what its headers say.
     handle, vocab: C pointers to the model, for contexts, and to its vocabulary, for grammars.
     trimmed: the tokens of a trimmed draft; None for any other model.
     n_vocab: number of tokens, of a trimmed draft those of the whole one. n_rows: logits that llama.cpp gives a token.
@@ -61,7 +62,8 @@ class LlamaModel(library.Closing):
         with_mtp: bool = False,
         is_draft: bool = False,
     ) -> None:
-        file = GgufFile.read(path)  # headers only, for what llama.cpp would not survive, or report in its own words
+        # Headers only, for what llama.cpp would not survive, or report in its own words.
+        self.file = file = GgufFile.read(path)
         check_characters(file.metadata, str(path))
         if not is_head:
             heads.check_no_head(file)
@@ -254,7 +256,7 @@ class LlamaModel(library.Closing):
     def vocabulary(self) -> Vocabulary:
         """The tokenizer's identity; a draft needs a matching one."""
         if self.trimmed:
-            return read_vocabulary(GgufFile.read(self.path))
+            return read_vocabulary(self.file)
         return Vocabulary(
             kind=self.metadata("tokenizer.ggml.model") or "none",
             pre=self.metadata("tokenizer.ggml.pre") or "default",

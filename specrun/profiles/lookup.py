@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specrun.catalog.entries import Entry
-from specrun.catalog.gguf_file import GgufFile, file_identity
+from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import ProfileError
 from specrun.hardware import machine
 from specrun.hardware.fit import Rates
-from specrun.hardware.machine import Machine
 from specrun.llama import devices, library
 from specrun.llama_settings import LlamaSettings, ResidencyChoice
 from specrun.locations import parse_json, set_aside
@@ -53,13 +52,10 @@ class Subject:
 
 def identify(subject: Subject) -> dict[str, Any]:
     """What a profile of this subject depends on: the machine, llama.cpp's build, and the subject itself."""
-    here = Machine.read(None, devices.devices(subject.settings.rpc), devices.system_info())
     return machine.identity(
-        here,
-        llama_build=library.build(),
-        bindings=library.bindings_version(),
-        target=subject.target.shards,
-        draft=subject.draft.shards if subject.draft else None,
+        devices.this_machine(subject.settings.rpc),
+        target=subject.target.identity,
+        draft=subject.draft.identity if subject.draft else None,
         ctx_size=subject.ctx_size,
         settings=subject.choices,
     )
@@ -71,7 +67,7 @@ def offload_min_batch(subject: Subject) -> int | None:
     It has to be known before llama.cpp looks for devices, which are a part of a profile's identity; so everything else
     is compared. Without a draft, profiles with any draft count.
     """
-    files = [file_identity(file.shards) for file in (subject.target, subject.draft) if file]
+    files = [file.identity for file in (subject.target, subject.draft) if file]
     wanted = {
         "llama.cpp": library.build(),
         "llama-cpp-python": library.bindings_version(),

@@ -77,7 +77,7 @@ def tune_pair(
     unfinished = UnfinishedRun(machine.fingerprint(identity), key)
     run = run.expected_to_take(expected_seconds(effort_name))
     run.show("looking at this machine")
-    here = Machine.read(options.target, devices.devices(options.settings.rpc), devices.system_info())
+    here = devices.this_machine(options.settings.rpc, options.target)
     options = replace(options, plans=(OFF.plan(), MERGED.plan(MOST_TOKENS, MOST_TOKENS - 1)))
     placement = place(placement_request(options, here.gpus))
     if first and placement.holds_target_like(first[1]):

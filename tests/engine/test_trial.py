@@ -14,6 +14,7 @@ import pytest
 from specrun.engine import trial
 from specrun.engine.trial import CLEARLY, Outcome, best_of, is_faster, is_time
 from specrun.errors import LlamaError
+from specrun.llama import devices, library
 from specrun.locations import data_dir
 from specrun.long_run import Run
 
@@ -131,9 +132,9 @@ def test_what_cannot_be_measured_is_unknown_and_not_remembered(error: Exception)
 def test_another_machine_or_llama_cpp_is_another_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(lambda: [2]) == 2
     with monkeypatch.context() as patched:
-        patched.setattr(trial.library, "build", lambda: "another build")
+        patched.setattr(library, "build", lambda: "another build")
         assert chosen(lambda: [7]) == 7
-    here = trial.Machine.read(None, (), "")
+    here = devices.this_machine()
     other = replace(here, cpu=replace(here.cpu, name="another"))
-    monkeypatch.setattr(trial.Machine, "read", lambda *_: other)
+    monkeypatch.setattr(devices, "this_machine", lambda: other)
     assert chosen(lambda: [9]) == 9

@@ -24,13 +24,15 @@ MACHINE = Machine(
     cpu=Cpu("AMD Ryzen 7", 8, 16, 8, ("AVX2",)),
     memory=Memory(32 * GiB, 20 * GiB),
     devices=(GPU, CPU),
+    llama_build="0.5.0",
+    bindings="0.3.36",
     driver="nvidia 550.54.14",
     storage=Storage("/dev/nvme0n1p2", "ext4", 3e9),
 )
 
 
 def test_this_machine(random_model: Path) -> None:
-    machine = Machine.read(random_model, devices.devices(), devices.system_info())
+    machine = devices.this_machine(None, random_model)
     assert any(device.kind == "CPU" for device in machine.devices)
     assert all(0 <= device.free_bytes <= device.total_bytes for device in machine.devices)
     assert machine.storage
@@ -65,15 +67,10 @@ def test_devices_as_llama_cpp_chooses_them() -> None:
     assert MACHINE.gpus == (GPU,)
 
 
-def test_fingerprints(tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    one.write_bytes(b"one")
-    other.write_bytes(b"other")
+def test_fingerprints() -> None:
     same: dict[str, Any] = {
-        "llama_build": "0.5.0",
-        "bindings": "0.3.36",
-        "target": [one],
-        "draft": [other],
+        "target": "one",
+        "draft": "other",
         "ctx_size": 4096,
         "settings": {"threads": None},
     }
@@ -96,11 +93,11 @@ def test_fingerprints(tmp_path: Path) -> None:
         replace(MACHINE, cpu=replace(MACHINE.cpu, n_usable=4)),
         replace(MACHINE, cpu=replace(MACHINE.cpu, quota=1.5)),
         replace(MACHINE, storage=None),
+        replace(MACHINE, llama_build="0.6.0"),
+        replace(MACHINE, bindings="0.3.37"),
     ]
     changes: list[dict[str, Any]] = [
-        {"llama_build": "0.6.0"},
-        {"bindings": "0.3.37"},
-        {"target": [other]},
+        {"target": "other"},
         {"draft": None},
         {"ctx_size": 8192},
         {"settings": {"threads": 4}},

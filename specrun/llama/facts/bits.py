@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import llama_cpp
 
-from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import n_bytes, weight_pages
 from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import FEWEST_SLOTS, RingSettings, plan_residency
@@ -35,7 +34,7 @@ def check_layers_in_turn(settings: LlamaSettings) -> str | None:
     """
     config = ContextConfig(256, n_seq_max=1, n_batch=8, n_outputs=1, settings=replace(settings, threads=1))
     with tiny_model.loaded(n_layers=FEWEST_SLOTS + 2) as model:
-        pages = weight_pages(GgufFile.read(model.path), PAGE)
+        pages = weight_pages(model.file, PAGE)
         room = n_bytes(pages.others) + FEWEST_SLOTS * max(pages.layer_bytes)
         plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room)
         assert plan, "the room is that of the slots"
