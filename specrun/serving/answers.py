@@ -1,4 +1,4 @@
-"""Sends the answers of a job, whole or while they are written, in the shape of the endpoint that was asked."""
+"""The way from a request to its answers: what a body asks for, and answers sent whole or while they are written."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from starlette.requests import Request
+from anyio import to_thread
+from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from specrun.engine.completion import Completion
+from specrun.engine.request import Request
 from specrun.errors import SpecrunError
 from specrun.reading.deltas import Delta, Reader
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.api_error import ApiError, error_response, of_model
 from specrun.serving.job import Job, Piece, stopping
+from specrun.serving.prompts import Prompt
+from specrun.serving.request_fields import Sending, read_json
+from specrun.serving.service import LoadedService, Service
 
 KEEP_ALIVE_S = 10.0  # proxies and clients give up on connections that are silent for a minute or so
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would hold a stream back
@@ -98,10 +103,7 @@ def frame(value: dict[str, Any], event: str | None = None) -> bytes:
     return f"{name}data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
-async def response_of(request: Request, job: Job, new_reader: NewReader, shape: Shape, is_streamed: bool) -> Response:
-    """The answers, streamed or whole. A client that goes away cancels the job. Raises ApiError."""
-    if is_streamed:
-        return _EventStream(job, _events(job, new_reader, shape), shape.media_type, request.url.path)
+async def _whole(request: HttpRequest, job: Job, new_reader: NewReader, shape: Shape) -> Response:
     answers = [Answer(i) for i in range(len(job.asked))]
     async with _cancelled_on_disconnect(job, request.receive):
         async for addition in _additions(job, new_reader, None):
@@ -222,3 +224,55 @@ async def _cancelled_on_disconnect(job: Job, receive: Receive) -> AsyncIterator[
         watcher.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watcher
+
+
+# The fields of all endpoints that bring schemas.
+_WITH_SCHEMAS = ("tools", "response_format", "json_schema", "format", "text", "output_config", "output_format")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a body asks for.
+
+    request: how the prompts are answered, without a prompt. new_reader: makes the reader of an answer.
+    sending: how many answers each prompt has, and how they are sent.
+    """
+
+    prompts: Sequence[Prompt]
+    request: Request
+    new_reader: NewReader
+    sending: Sending
+
+
+AnyWanted = TypeVar("AnyWanted", bound=Wanted)
+Read = TypeVar("Read")
+
+
+async def in_thread(service: Service, read: Callable[[Service, dict[str, Any]], Read], body: dict[str, Any]) -> Read:
+    """What `read` makes of a body, in a thread, because texts and schemas may be large.
+
+    Bodies with schemas have few threads of their own: converting may take seconds, and others would wait for a thread.
+    """
+    limiter = service.converting if any(body.get(name) for name in _WITH_SCHEMAS) else None
+    return await to_thread.run_sync(read, service, body, limiter=limiter)
+
+
+async def answered(
+    service: Service,
+    request: HttpRequest,
+    read: Callable[[Service, dict[str, Any]], AnyWanted | Response],
+    shape: Callable[[LoadedService, AnyWanted], Shape],
+) -> Response:
+    """The answers to a request, streamed or whole. A client that goes away cancels them.
+
+    read: reads its body, and may answer where nothing is to be written. Raises SpecrunError and ApiError.
+    """
+    loaded = service.loaded
+    wanted = await in_thread(service, read, await read_json(request))
+    if isinstance(wanted, Response):
+        return wanted
+    job = service.submit(wanted.prompts, wanted.request, wanted.sending.n, not wanted.sending.cache_prompt)
+    told = shape(loaded, wanted)
+    if not wanted.sending.stream:
+        return await _whole(request, job, wanted.new_reader, told)
+    return _EventStream(job, _events(job, wanted.new_reader, told), told.media_type, request.url.path)

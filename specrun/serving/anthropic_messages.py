@@ -19,14 +19,13 @@ from starlette.responses import JSONResponse, Response
 from specrun.engine.completion import Completion
 from specrun.reading.calls import arguments_of, whole_characters
 from specrun.reading.deltas import Delta
-from specrun.serving.answers import Answer, Shape, frame
+from specrun.serving.answers import Answer, Shape, Wanted, answered, frame, in_thread
 from specrun.serving.api_error import ApiError, refused
-from specrun.serving.bodies import Fields, Integer, must, parsed, read_json
-from specrun.serving.endpoint import Wanted, answered, in_thread
-from specrun.serving.messages import MOST_MESSAGES, joined
 from specrun.serving.openai_endpoints import read_chat
+from specrun.serving.prompts import MOST_MESSAGES, joined
+from specrun.serving.request_fields import Fields, Integer, must, parsed, read_json
 from specrun.serving.service import LoadedService, Service, cached_tokens
-from specrun.serving.tools import MOST_TOOLS
+from specrun.serving.tools import MOST_TOOLS, function_json
 
 _MOST_BLOCKS = 10_000  # in a message
 _SAME = (
@@ -139,10 +138,11 @@ def openai_body(body: Mapping[str, Any], needs_length: bool = True) -> dict[str,
     tools = [tool for tool in given.tools if tool.type == "custom"]
     if tools:
         result["tools"] = [
-            _function(name=t.name, description=t.description, parameters=t.input_schema, strict=t.strict) for t in tools
+            function_json(name=t.name, description=t.description, parameters=t.input_schema, strict=t.strict)
+            for t in tools
         ]
         choice = given.tool_choice
-        named = _function(name=choice.name)
+        named = function_json(name=choice.name)
         result["tool_choice"] = named if choice.type == "tool" else _CHOICES[choice.type]
         result["parallel_tool_calls"] = not choice.disable_parallel_tool_use
     if wanted := given.output_config.format or given.output_format:
@@ -174,16 +174,12 @@ def _openai(name: str, message: _Message) -> list[dict[str, Any]]:
         return [*told, {"role": "user", "content": "\n".join(texts)}] if texts else told
     thoughts = [block.thinking for block in blocks if block.type == "thinking"]
     calls = [
-        {"id": block.id, **_function(name=block.name, arguments=json.dumps(block.input, ensure_ascii=False))}
+        {"id": block.id, **function_json(name=block.name, arguments=json.dumps(block.input, ensure_ascii=False))}
         for block in blocks
         if block.type == "tool_use"
     ]
     content, reasoning = "\n".join(texts), "\n".join(thoughts)
     return [{"role": role, "content": content, "reasoning_content": reasoning, "tool_calls": calls}]
-
-
-def _function(**fields: Any) -> dict[str, Any]:
-    return {"type": "function", "function": fields}
 
 
 def _event(kind: str, **fields: Any) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from importlib import resources
+from pathlib import PurePosixPath
 from typing import Any
 
 from starlette.applications import Starlette
@@ -15,16 +17,71 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specrun.errors import SpecrunError
-from specrun.serving import ollama, ollama_facts
+from specrun.serving import ollama
 from specrun.serving.anthropic_messages import anthropic_messages, count_tokens
 from specrun.serving.api_error import ANTHROPIC, SERVER_ERROR, ApiError, error_response, of_model
-from specrun.serving.facts import detokenize, health, metrics, model, models, props, tokenize
 from specrun.serving.guard import Access, Cors, Guard
-from specrun.serving.llama_server import apply_template, completion, infill, slots
+from specrun.serving.llama_server import (
+    apply_template,
+    completion,
+    detokenize,
+    health,
+    infill,
+    metrics,
+    model,
+    models,
+    props,
+    slots,
+    tokenize,
+)
 from specrun.serving.openai_endpoints import chat_completions, completions
-from specrun.serving.responses import forget_response, kept_response, responses
+from specrun.serving.responses import kept_response, responses
 from specrun.serving.service import Service
-from specrun.serving.web_page import page
+
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+# It may load its own files and ask this server, and nothing else. No text may become a script or an element.
+_POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    ]
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+async def page(request: Request) -> Response:
+    """A page to chat in a browser, or a file of it. Raises HTTPException if there is none of this name."""
+    name = PurePosixPath(request.path_params.get("name", "index.html"))
+    content = _files().get(name)
+    if content is None:
+        raise HTTPException(404)
+    return Response(content, headers=_HEADERS, media_type=_TYPES[name.suffix])
+
+
+@cache
+def _files() -> dict[PurePosixPath, bytes]:
+    """What the page consists of: its own files, and the libraries in `vendor`."""
+    top = resources.files("specrun.serving") / "web"
+    return {
+        PurePosixPath(prefix, file.name): file.read_bytes()
+        for prefix in ("", "vendor")
+        for file in (top / prefix).iterdir()
+        if PurePosixPath(file.name).suffix in _TYPES
+    }
+
 
 Report = Callable[[Exception], None]
 
@@ -63,7 +120,7 @@ def _routes(service: Service) -> list[Route]:
         route("/responses", responses),
         route("/v1/responses", responses),
         route("/v1/responses/{id}", kept_response, "GET"),
-        route("/v1/responses/{id}", forget_response, "DELETE"),
+        route("/v1/responses/{id}", kept_response, "DELETE"),
         route(ANTHROPIC, anthropic_messages),
         route(f"{ANTHROPIC}/count_tokens", count_tokens),
         route("/models", models, "GET"),
@@ -81,10 +138,10 @@ def _routes(service: Service) -> list[Route]:
         route("/metrics", metrics, "GET"),
         route("/api/chat", ollama.chat),
         route("/api/generate", ollama.generate),
-        route("/api/show", ollama_facts.show),
-        route("/api/tags", ollama_facts.tags, "GET"),
-        route("/api/ps", ollama_facts.ps, "GET"),
-        route("/api/version", ollama_facts.version, "GET"),
+        route("/api/show", ollama.show),
+        route("/api/tags", ollama.tags, "GET"),
+        route("/api/ps", ollama.ps, "GET"),
+        route("/api/version", ollama.version, "GET"),
     ]
 
 

@@ -20,9 +20,8 @@ from specrun.reading.harmony import HarmonyReader
 from specrun.reading.hermes import HermesReader
 from specrun.serving.answers import NewReader
 from specrun.serving.api_error import ApiError, refused
-from specrun.serving.bodies import Fields, must, parsed
-from specrun.serving.coder_calls import not_held
-from specrun.serving.tools import ANY_OBJECT, LONGEST_GRAMMAR, Converted, Tools, call_rules, read_tools
+from specrun.serving.request_fields import Fields, must, parsed
+from specrun.serving.tools import ANY_OBJECT, LONGEST_GRAMMAR, Converted, Tools, call_rules, not_held, read_tools
 
 _NO_OBJECT = "[^{ \\n] [\\x00-\U0010ffff]*"  # a text that is no call in Llama's way
 _BLANKS = "[ \\n]{0,3}"  # between reasoning and answer

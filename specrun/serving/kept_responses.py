@@ -14,29 +14,19 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Kept:
-    """A response, and its conversation: the items of its input, with those before it, and of its output.
+    """A response with its conversation: the items of its input, with those before it, and of its output.
 
     Both are kept as JSON, whose size is what they take; as objects they would take many times as much.
     item_ids: of the response's output.
     """
 
-    response_json: bytes
-    conversation_json: bytes
+    json: bytes
     item_ids: tuple[str, ...]
 
-    @property
-    def response(self) -> Json:
-        value: Json = json.loads(self.response_json)
-        return value
-
-    @property
-    def conversation(self) -> list[Json]:
-        value: list[Json] = json.loads(self.conversation_json)
-        return value
-
-    @property
-    def n_bytes(self) -> int:
-        return len(self.response_json) + len(self.conversation_json)
+    def read(self) -> tuple[Json, list[Json]]:
+        """The response and the conversation."""
+        response, conversation = json.loads(self.json)
+        return response, conversation
 
 
 class KeptResponses:
@@ -51,13 +41,13 @@ class KeptResponses:
 
     def keep(self, response: Json, conversation: list[Json]) -> None:
         ids = tuple(item["id"] for item in response["output"])
-        kept = Kept(json.dumps(response).encode(), json.dumps(conversation).encode(), ids)
-        if kept.n_bytes > self._most_bytes:
+        kept = Kept(json.dumps([response, conversation]).encode(), ids)
+        if len(kept.json) > self._most_bytes:
             return
         with self._in_use:
             self._kept[response["id"]] = kept
             self._by_item |= dict.fromkeys(ids, kept)
-            self._n_bytes += kept.n_bytes
+            self._n_bytes += len(kept.json)
             while self._n_bytes > self._most_bytes:
                 self._drop(next(iter(self._kept)))
 
@@ -67,16 +57,15 @@ class KeptResponses:
     def item(self, id_: str) -> Json | None:
         """An item that an answer consisted of."""
         kept = self._by_item.get(id_)
-        return next(item for item in kept.response["output"] if item["id"] == id_) if kept else None
+        return next(item for item in kept.read()[0]["output"] if item["id"] == id_) if kept else None
 
-    def forget(self, id_: str) -> bool:
-        """Whether there was such a response."""
+    def forget(self, id_: str) -> None:
         with self._in_use:
-            return id_ in self._kept and self._drop(id_)
+            if id_ in self._kept:
+                self._drop(id_)
 
-    def _drop(self, id_: str) -> bool:
+    def _drop(self, id_: str) -> None:
         kept = self._kept.pop(id_)
-        self._n_bytes -= kept.n_bytes
+        self._n_bytes -= len(kept.json)
         for item_id in kept.item_ids:
             del self._by_item[item_id]
-        return True

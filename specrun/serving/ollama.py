@@ -1,10 +1,11 @@
-"""POST /api/chat and /api/generate: the next message of a conversation, and a text, as Ollama's clients ask.
+"""Ollama's addresses: POST /api/chat, /api/generate and /api/show, GET /api/version, /api/tags and /api/ps.
 
 Requests are turned into OpenAI's shape, so that both are read in the same way. Answers are lines of JSON.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,15 +16,14 @@ from pydantic import Field, InstanceOf
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from specrun.llama.named_template import CHATML
 from specrun.reading.calls import arguments_of
 from specrun.reading.deltas import CallDelta
-from specrun.serving.answers import Answer, Shape
+from specrun.serving.answers import Answer, Shape, Wanted, answered
 from specrun.serving.api_error import ApiError, refused
-from specrun.serving.bodies import Fields, Integer, parsed
-from specrun.serving.endpoint import Wanted, answered
-from specrun.serving.messages import MOST_MESSAGES
 from specrun.serving.openai_endpoints import read_chat, read_text, text_prompts
-from specrun.serving.request_fields import Sending
+from specrun.serving.prompts import MOST_MESSAGES
+from specrun.serving.request_fields import Fields, Integer, Sending, parsed
 from specrun.serving.service import LoadedService, Service
 
 # Of the options, those that have the same name here. Ollama ignores unknown ones, too.
@@ -77,34 +77,36 @@ class _GenerateFields(_OllamaFields):
     raw: bool = False
 
 
-_Read = Callable[[Service, Mapping[str, Any]], Wanted | Response]
-
-
 async def chat(service: Service, request: Request) -> Response:
-    return await answered(service, request, _with_own_names(_read_chat), _ChatShape)
+    return await _answered(service, request, _read_chat, _ChatShape)
 
 
 async def generate(service: Service, request: Request) -> Response:
-    return await answered(service, request, _with_own_names(_read_generate), _GenerateShape)
+    return await _answered(service, request, _read_generate, _GenerateShape)
 
 
-def _with_own_names(read: _Read) -> _Read:
-    """The same, with errors that name the fields as they are called here."""
-
-    def renaming(service: Service, body: Mapping[str, Any]) -> Wanted | Response:
-        try:
-            return read(service, body)
-        except ApiError as error:
-            raise error.renamed(_NAMES) from error
-
-    return renaming
+async def _answered(
+    service: Service,
+    request: Request,
+    read: Callable[[Service, Mapping[str, Any]], Wanted | Response],
+    shape: type[_OllamaShape],
+) -> Response:
+    try:
+        return await answered(service, request, read, shape)
+    except ApiError as error:  # which names the fields as they are called here
+        raise error.renamed(_NAMES) from error
 
 
 def _read_chat(service: Service, body: Mapping[str, Any]) -> Wanted | Response:
     given = parsed(_ChatFields, body)
     if not given.messages:
         return _loaded(_ChatShape.said(""), service, given)
-    messages = [_openai_message(i, message) for i, message in enumerate(given.messages)]
+    messages = []
+    for i, message in enumerate(given.messages):
+        if message.images:
+            raise refused(f"messages[{i}].images", "cannot be read by this model")
+        told = message.model_dump(include={"role", "content", "tool_calls", "tool_call_id"})
+        messages.append(told | {"reasoning_content": message.thinking, "name": message.tool_name})
     return read_chat(service, {**_openai_body(given), "messages": messages, "tools": given.tools})
 
 
@@ -142,13 +144,6 @@ def _openai_body(given: _OllamaFields) -> dict[str, Any]:
     return body
 
 
-def _openai_message(i: int, message: _Message) -> dict[str, Any]:
-    if message.images:
-        raise refused(f"messages[{i}].images", "cannot be read by this model")
-    told = message.model_dump(include={"role", "content", "tool_calls", "tool_call_id"})
-    return told | {"reasoning_content": message.thinking, "name": message.tool_name}
-
-
 def _loaded(said: dict[str, Any], service: Service, given: _OllamaFields) -> Response:
     """The answer to a request without a text, by which clients have a model loaded or unloaded. It stays loaded."""
     reason = "unload" if given.keep_alive in (0, "0") else "load"
@@ -156,7 +151,7 @@ def _loaded(said: dict[str, Any], service: Service, given: _OllamaFields) -> Res
 
 
 def _head(name: str) -> dict[str, Any]:
-    return {"model": name, "created_at": datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")}
+    return {"model": name, "created_at": _time(datetime.now(timezone.utc))}
 
 
 class _OllamaShape(Shape):
@@ -241,3 +236,88 @@ class _GenerateShape(_OllamaShape):  # /api/generate
     @staticmethod
     def said(content: str, thinking: str = "", _calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         return {"response": content, **({"thinking": thinking} if thinking else {})}
+
+
+_VERSION = "0.9.0"  # of the Ollama whose addresses are answered; clients refuse one that is too old for them
+_NEVER = "9999-12-31T23:59:59Z"
+_INFO = (
+    *("general.architecture", "general.name", "general.basename", "general.size_label", "general.file_type"),
+    *("{}.block_count", "{}.embedding_length", "{}.feed_forward_length", "{}.expert_count"),
+    *("{}.attention.head_count", "{}.attention.head_count_kv", "tokenizer.ggml.model", "tokenizer.ggml.pre"),
+)
+
+
+async def version(_service: Service, _request: Request) -> Response:
+    return JSONResponse({"version": _VERSION})
+
+
+async def tags(service: Service, _request: Request) -> Response:
+    return JSONResponse({"models": [_model_entry(service)]})
+
+
+async def ps(service: Service, _request: Request) -> Response:
+    """The models that are loaded. How much of it is in VRAM is not told."""
+    loaded = {"expires_at": _NEVER, "context_length": service.loaded.model.engine.ctx_size}
+    return JSONResponse({"models": [_model_entry(service) | loaded]})
+
+
+async def show(service: Service, _request: Request) -> Response:
+    """More of the model, whatever name is asked for."""
+    loaded = service.loaded
+    model, ctx_size = loaded.model.llama_model, loaded.model.engine.ctx_size
+    architecture = model.metadata("general.architecture") or "unknown"
+    given = {key: model.metadata(key) for key in (name.format(architecture) for name in _INFO)}
+    info: dict[str, Any] = {k: int(v) if v.isdecimal() else v for k, v in given.items() if v and v[0] != "["}
+    info |= {
+        "general.parameter_count": model.n_parameters,
+        # The server's, as clients send as much as they read here.
+        f"{architecture}.context_length": ctx_size,
+        f"{architecture}.vocab_size": model.n_vocab,
+    }
+    return JSONResponse(
+        {
+            "modelfile": f"# {loaded.name}, served by specrun",
+            "parameters": f"num_ctx {ctx_size}",
+            "template": model.chat_template or CHATML,
+            "details": _details(service),
+            "model_info": info,
+            "capabilities": loaded.capabilities,
+            "modified_at": _started(service),
+        }
+    )
+
+
+def _model_entry(service: Service) -> dict[str, Any]:
+    loaded = service.loaded
+    model = loaded.model.llama_model
+    # Weights are not read for it; it only has to differ from other models'.
+    digest = hashlib.sha256(f"{model.path} {model.n_bytes}".encode(errors="surrogateescape")).hexdigest()
+    return {
+        "name": loaded.name,
+        "model": loaded.name,
+        "modified_at": _started(service),
+        "size": model.n_bytes,
+        "digest": digest,
+        "details": _details(service),
+    }
+
+
+def _details(service: Service) -> dict[str, Any]:
+    model = service.loaded.model.llama_model
+    family, n = model.metadata("general.architecture") or "unknown", model.n_parameters
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": family,
+        "families": [family],
+        "parameter_size": f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.2f}M",
+        "quantization_level": model.quantization,
+    }
+
+
+def _started(service: Service) -> str:
+    return _time(datetime.fromtimestamp(service.started, timezone.utc))
+
+
+def _time(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")

@@ -8,22 +8,219 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from specrun.serving.answers import Wanted, answered
 from specrun.serving.api_error import NOT_FOUND, ApiError, refused
-from specrun.serving.bodies import parsed
-from specrun.serving.endpoint import Wanted, answered
-from specrun.serving.kept_responses import Kept, KeptResponses
+from specrun.serving.kept_responses import KeptResponses
 from specrun.serving.openai_endpoints import read_chat
-from specrun.serving.responses_fields import ResponsesFields, chat_fields, tool_names
+from specrun.serving.prompts import MOST_MESSAGES
+from specrun.serving.request_fields import MOST_LOGPROBS, Fields, Integer, must, parsed
 from specrun.serving.responses_shape import ResponsesShape
 from specrun.serving.service import LoadedService, Service
+from specrun.serving.tools import MOST_TOOLS, function_json
 
 Json = dict[str, Any]
+
+_PARTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
+_LOGPROBS = "message.output_text.logprobs"
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise ValueError("must be a string or a list of parts")
+    wrong = next((part.get("type") for part in content if part.get("type") not in _PARTS), "")
+    if wrong != "":
+        raise ValueError(f"may have parts of text only; this model reads no {wrong}")
+    texts = [part.get("text", part.get("refusal")) for part in content]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("has a part without a text")
+    return "\n".join(texts)
+
+
+_Text = Annotated[str, BeforeValidator(_text)]
+
+
+class _Item(Fields):
+    """An item of a conversation. The fields are those of all types."""
+
+    type: Annotated[
+        Literal["message", "reasoning", "function_call", "function_call_output"],
+        must("be message, reasoning, function_call, function_call_output or item_reference"),
+    ] = "message"
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: _Text = ""
+    summary: _Text = ""
+    call_id: str = ""
+    namespace: str = ""
+    name: str = ""
+    arguments: str = ""
+    output: _Text = ""
+
+
+class _Tool(Fields):
+    type: str
+    name: str = ""
+    description: Any = None
+    parameters: Any = None
+    strict: Any = None
+    tools: Annotated[list[_Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] = Field([])  # of a namespace
+
+
+class _Format(Fields):
+    type: Any = None
+    name: Any = None
+    schema_: Any = Field(None, alias="schema")
+    strict: Any = None
+
+
+class _TextFields(Fields):
+    format: _Format | None = None
+
+
+class _Reasoning(Fields):
+    effort: str = ""
+
+
+class ResponsesFields(Fields):
+    input: Annotated[
+        list[Any],
+        Field(max_length=MOST_MESSAGES),
+        BeforeValidator(lambda given: [{"role": "user", "content": given}] if isinstance(given, str) else given),
+    ] = Field([])
+    instructions: _Text = ""
+    max_output_tokens: Integer | None = None
+    previous_response_id: str | None = None
+    store: bool = True
+    include: list[str] = Field([])
+    metadata: Annotated[
+        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+        Field(max_length=16),
+        must("have at most 16 names of at most 64 characters, each with a string of at most 512"),
+    ] = Field({})
+    text: _TextFields = _TextFields()
+    reasoning: _Reasoning = _Reasoning()
+    tools: Annotated[list[_Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] = Field([])
+    tool_choice: Any = "auto"
+    parallel_tool_calls: bool = True
+    top_logprobs: Annotated[Integer, Field(ge=0, le=MOST_LOGPROBS)] = 0
+
+    @property
+    def namespaces(self) -> dict[str, tuple[str, str]]:
+        """Namespace and name of each tool that has a namespace, by the name that the model knows."""
+        spaces = [tool for tool in self.tools if tool.type == "namespace"]
+        pairs = [(space.name, function.name) for space in spaces for function in space.tools]
+        return {known_name(*pair): pair for pair in pairs}
+
+
+def chat_fields(given: ResponsesFields, conversation: Sequence[Any]) -> Json:
+    """The fields of /v1/chat/completions that ask for the same. Raises ApiError."""
+    system = [{"role": "system", "content": given.instructions}] if given.instructions else []
+    n_before = len(conversation) - len(given.input)
+    items = []
+    for i, item in enumerate(conversation, -n_before):
+        items.append(parsed(_Item, item, f"input[{i}]"))
+        if items[-1].type == "message" and items[-1].role is None:
+            raise refused(f"input[{i}].role", "is missing")
+    has_logprobs = _LOGPROBS in given.include
+    wanted = given.text.format
+    schema = {"name": wanted.name, "schema": wanted.schema_, "strict": wanted.strict} if wanted else None
+    return {
+        "messages": system + _messages(items),
+        "tools": _tools(given.tools),
+        "tool_choice": _tool_choice(given.tool_choice),
+        "parallel_tool_calls": given.parallel_tool_calls,
+        "max_completion_tokens": given.max_output_tokens,
+        "reasoning_effort": given.reasoning.effort,
+        "response_format": {"type": wanted.type, "json_schema": schema} if wanted else None,
+        "logprobs": has_logprobs,
+        "top_logprobs": given.top_logprobs if has_logprobs else None,
+        "n": 1,
+    }
+
+
+def tool_names(given: ResponsesFields) -> dict[str, str]:
+    """What the functions among chat's tools are called in the request, for messages about what is wrong in them."""
+    paths = [path for path, _, tool in _functions(given.tools)]
+    return {f"tools[{i}].function": path for i, path in enumerate(paths)}
+
+
+def _functions(given: Sequence[_Tool]) -> Iterable[tuple[str, str, _Tool]]:
+    """The functions among tools and in their namespaces: their places, the namespaces, and the functions."""
+    yield from ((f"tools[{i}]", "", tool) for i, tool in enumerate(given) if tool.type == "function")
+    for i, space in enumerate(given):
+        if space.type == "namespace":
+            inner = enumerate(space.tools)
+            yield from ((f"tools[{i}].tools[{k}]", space.name, tool) for k, tool in inner if tool.type == "function")
+
+
+def _messages(items: Iterable[_Item]) -> list[Json]:
+    """The messages that the items are: what the assistant thought, said and called in a row is one."""
+    messages: list[Json] = []
+    for item in items:
+        if item.type == "function_call_output":
+            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
+            continue
+        if item.type == "message" and item.role != "assistant":
+            messages.append({"role": item.role, "content": item.content})
+            continue
+        last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+        is_said = last is not None and (last["content"] or (item.type == "reasoning" and last["tool_calls"]))
+        if last is None or (is_said and item.type != "function_call"):
+            last = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
+            messages.append(last)
+        if item.type == "function_call":
+            name = known_name(item.namespace, item.name)
+            last["tool_calls"].append({"id": item.call_id, **function_json(name=name, arguments=item.arguments)})
+        elif item.type == "reasoning":
+            last["reasoning_content"] += item.content or item.summary
+        else:
+            last["content"] = item.content
+    return messages
+
+
+def known_name(namespace: str, name: str) -> str:
+    """What the model calls a tool: there are no namespaces in chat templates."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def _tools(given: Sequence[_Tool]) -> list[Json]:
+    """The tools that the model is told about. Others run on OpenAI's servers, so nobody could answer their calls.
+
+    Programs offer such tools beside their own without being asked, and get on without; alone they are what is wanted.
+    Raises ApiError.
+    """
+    tools = [
+        function_json(
+            name=known_name(space, tool.name), **tool.model_dump(include={"description", "parameters", "strict"})
+        )
+        for _, space, tool in _functions(given)
+    ]
+    if given and not tools:
+        why = f"cannot be {given[0].type}, which does not run here; the model can call functions"
+        raise refused("tools[0].type", why)
+    return tools
+
+
+def _tool_choice(choice: Any) -> Any:
+    if not isinstance(choice, dict):
+        return choice
+    kind = choice.get("type")
+    if kind == "function":
+        return function_json(name=choice.get("name"))
+    if kind == "allowed_tools" and isinstance(choice.get("tools"), list):
+        allowed = [function_json(name=tool.get("name")) for tool in choice["tools"] if isinstance(tool, dict)]
+        return {"type": kind, kind: {"mode": choice.get("mode"), "tools": allowed}}
+    raise refused("tool_choice", "must be none, auto, required, or name a function of tools")
+
 
 # Fields that ask for what only OpenAI's servers have.
 _ELSEWHERE = {
@@ -58,21 +255,15 @@ async def responses(service: Service, request: Request) -> Response:
 
 
 async def kept_response(service: Service, request: Request) -> Response:
-    """A response that was kept. Raises ApiError."""
-    return JSONResponse(_found(service.responses, request.path_params["id"]).response)
-
-
-async def forget_response(service: Service, request: Request) -> Response:
-    id_ = _found(service.responses, request.path_params["id"]).response["id"]
+    """A response that was kept; or, with DELETE, no longer is. Raises ApiError."""
+    id_ = request.path_params["id"]
+    kept = service.responses.find(id_)
+    if kept is None:
+        raise ApiError(f"Response with id '{id_}' not found. Only the latest are kept, in memory.", NOT_FOUND)
+    if request.method != "DELETE":
+        return JSONResponse(kept.read()[0])
     service.responses.forget(id_)
     return JSONResponse({"id": id_, "object": "response", "deleted": True})
-
-
-def _found(kept: KeptResponses, id_: str) -> Kept:
-    found = kept.find(id_)
-    if found is None:
-        raise ApiError(f"Response with id '{id_}' not found. Only the latest are kept, in memory.", NOT_FOUND)
-    return found
 
 
 def _read(service: Service, body: Json) -> _Asked:
@@ -98,7 +289,7 @@ def _conversation(given: ResponsesFields, kept: KeptResponses) -> list[Json]:
             why = f"Previous response with id '{given.previous_response_id}' not found. "
             advice = "Only the latest are kept, in memory; send the whole conversation as input."
             raise ApiError(why + advice, param=param, code="previous_response_not_found")
-        before = found.conversation
+        before = found.read()[1]
     items: list[Json] = []
     for i, item in enumerate(given.input):
         # Items without a type are messages, or references if they have nothing but an id.

@@ -14,7 +14,7 @@ from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.answers import Answer, Shape, frame
 from specrun.serving.api_error import ApiError
 from specrun.serving.kept_responses import KeptResponses
-from specrun.serving.openai_shapes import logprobs_json, timings_json
+from specrun.serving.openai_endpoints import logprobs_json, timings_json
 from specrun.serving.service import LoadedService, cached_tokens
 
 Json = dict[str, Any]

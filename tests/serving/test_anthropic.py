@@ -11,7 +11,7 @@ import anthropic
 import pytest
 
 from specrun.reading.deltas import CallDelta, Delta
-from specrun.serving import bodies
+from specrun.serving import request_fields
 from specrun.serving.anthropic_messages import content_json
 from specrun.speculation.method import OFF
 from tests.models import CHAT_TEMPLATE, scripted_llama
@@ -154,7 +154,7 @@ def test_what_never_reaches_the_endpoint_is_told_in_the_same_shape(
         assert_told(qwen.client.get(path), 405, "invalid_request_error")
         assert_told(qwen.client.post(path, headers={"Origin": "null"}), 403, "permission_error")
     assert_told(qwen.client.post("/v1/messages/batches"), 404, "not_found_error")
-    monkeypatch.setattr(bodies, "MOST_BYTES", 100)
+    monkeypatch.setattr(request_fields, "MOST_BYTES", 100)
     for path in ("/v1/messages", "/v1/messages/count_tokens"):
         assert_told(qwen.client.post(path, json={"messages": ["x" * 200]}), 413, "request_too_large")
     assert qwen.refused("/v1/message", {})[0] == 404  # in OpenAI's

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specrun.serving import bodies
+from specrun.serving import request_fields
 from tests.serving.running import CHAT, COMPLETIONS, Server, content, messages
 
 TALK = messages("hello")
@@ -148,9 +148,9 @@ def test_whole_pairs_and_nul_are_text(server: Server) -> None:
 
 
 def test_a_body_has_bounds_of_size_and_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MOST_BYTES", 1000)
+    monkeypatch.setattr(request_fields, "MOST_BYTES", 1000)
     assert server.refused(CHAT, {"messages": messages("x" * 2000)})[0] == 413
-    monkeypatch.setattr(bodies, "MOST_SECONDS", 0.01)
+    monkeypatch.setattr(request_fields, "MOST_SECONDS", 0.01)
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as slow:
         slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")

@@ -12,8 +12,7 @@ from pydantic import Field
 from specrun.engine.request import Request
 from specrun.sampling import SamplingParameters
 from specrun.serving.api_error import ApiError
-from specrun.serving.bodies import Fields, Integer, must, parsed
-from specrun.serving.request_fields import Defaults, read_request
+from specrun.serving.request_fields import Defaults, Fields, Integer, must, parsed, read_request
 
 
 class Inner(Fields):

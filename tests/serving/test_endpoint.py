@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from specrun.serving import endpoint
+from specrun.serving.answers import in_thread
 from specrun.serving.service import Service
 
 
@@ -26,10 +26,10 @@ def test_schemas_do_not_take_the_threads_of_others(field: str) -> None:
         service = Service(None, None)  # type: ignore[arg-type]
         async with anyio.create_task_group() as group:
             for _ in range(50):
-                group.start_soon(endpoint.in_thread, service, read, {field: {"a": 1}})
+                group.start_soon(in_thread, service, read, {field: {"a": 1}})
             for _ in range(2):
                 await anyio.to_thread.run_sync(reading.acquire)
-            await endpoint.in_thread(service, read, {})  # would wait for ever
+            await in_thread(service, read, {})  # would wait for ever
             most = int(service.converting.borrowed_tokens)
             may_end.set()
 

@@ -37,7 +37,7 @@ def pieces(text: str) -> list[Piece]:
 
 async def rest_of(events: AsyncIterator[Event | None]) -> list[str]:
     """What still comes: texts of pieces, and "|" for the end of an answer."""
-    return ["|" if isinstance(event, Completion) else cast(Piece, event).text async for event in events]
+    return ["|" if isinstance(event, Completion) else cast("Piece", event).text async for event in events]
 
 
 async def emitted(job: Job, events: AsyncIterator[Event | None], *own: Piece) -> None:
@@ -73,7 +73,7 @@ def test_what_is_written_meanwhile_comes_when_the_time_is_over(monkeypatch: pyte
         await emitted(job, events, *pieces("ab"))
         for piece in pieces("cd"):
             job.emit(piece)
-        assert cast(Piece, await anext(events)).text == "cd"  # though the answer has no end yet
+        assert cast("Piece", await anext(events)).text == "cd"  # though the answer has no end yet
 
     asyncio.run(run())
 
@@ -86,10 +86,10 @@ def test_every_answer_of_a_job_begins_at_once(monkeypatch: pytest.MonkeyPatch) -
         events = job.events(ALONG)
         for event in [*pieces("ab"), END]:
             job.emit(event)
-        assert cast(Piece, await anext(events)).text == "ab"
+        assert cast("Piece", await anext(events)).text == "ab"
         assert await anext(events) == END
         job.emit(pieces("c")[0])
-        assert cast(Piece, await anext(events)).text == "c"
+        assert cast("Piece", await anext(events)).text == "c"
         for event in [*pieces("d"), END]:
             job.emit(event)
         assert await rest_of(events) == ["d", "|"]
@@ -128,7 +128,7 @@ def test_an_error_comes_behind_what_was_written_before() -> None:
         events = job.events(ALONG)
         job.emit(pieces("a")[0])
         job.emit(SpecrunError("broken"))
-        assert cast(Piece, await anext(events)).text == "a"
+        assert cast("Piece", await anext(events)).text == "a"
         with pytest.raises(SpecrunError, match="broken"):
             await anext(events)
 
