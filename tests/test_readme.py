@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from specrun import errors
 from specrun.catalog.entries import catalog, recommended
 from specrun.cli.app import app
-from specrun.options.brought_along import OPTIONS, option_of
+from specrun.options.expand import OPTIONS, option_of
 
 ROOT = Path(__file__).parent.parent
 OPTIONS_PAGE = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")

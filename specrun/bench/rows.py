@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from statistics import mean, median
 from typing import Any
 
+from specrun.catalog.heads import article
+from specrun.engine import growth_maps
+from specrun.engine.model import Model
 from specrun.engine.statistics import Statistics
-from specrun.speculation.method import Plan
+from specrun.llama import AnyHead
+from specrun.sampling import SamplingParameters
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.specexec import SPECEXEC
+from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, HEADS, OFF, PROFILE, Method, Plan
+from specrun.speculation.registry import ALIASES, METHODS
 
 
 @dataclass(frozen=True)
@@ -95,3 +103,150 @@ def rate(runs: Sequence[Statistics]) -> float:
 def _added(counts: Iterable[Sequence[int]]) -> list[int]:
     """The sums over lists of counts, place by place; shorter lists end in zeros."""
     return [sum(column) for column in zip_longest(*counts, fillvalue=0)]
+
+
+# Sizes among which the best chain and the best tree are chosen: depths, and (budget, depth).
+CHAIN_DEPTHS = (2, 3, 4, 6, 8, 12, 16)
+TREE_SIZES = ((4, 2), (8, 4), (16, 6), (24, 8), (32, 8), (32, 12), (48, 10), (64, 12))
+SWEEP_BUDGETS = (4, 8, 16, 24, 32, 48, 64)
+SWEEP_DEPTHS = (2, 4, 6, 8, 12, 16)
+
+_DEEP = 16  # least depth for a method that ends its trees by itself
+
+# Names of rows: "chain" and "tree" have the best size, "auto" is what runs without options.
+OFF_ROW, CHAIN_ROW, TREE_ROW, AUTO_ROW = "off", "chain", "tree", "auto"
+ROWS = (OFF_ROW, CHAIN_ROW, TREE_ROW, AUTO_ROW)
+ALL = (*METHODS, AUTO_ROW)
+NAMES = tuple(dict.fromkeys((*ROWS, *ALL)))
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """What to measure."""
+
+    sampling: SamplingParameters
+    max_tokens: int  # tokens of every answer; text goes on past its end, so that all rows write the same count
+    repetitions: int
+    methods: tuple[str, ...] = ROWS  # names of rows beside `off`
+    budgets: tuple[int, ...] = SWEEP_BUDGETS  # of the grid
+    depths: tuple[int, ...] = SWEEP_DEPTHS  # of the grid
+    raw: bool = False  # continue the prompts as they are, without the chat template
+
+    def largest_plan(self, is_sweep: bool) -> Plan:
+        """The plan for whose trees the contexts must have room."""
+        sizes = [*self.budgets, *(d + 1 for d in self.depths)] if is_sweep else [budget for budget, _ in TREE_SIZES]
+        return SPECEXEC.plan(max(sizes), 16)
+
+
+class RowPlans:
+    """The plans of the rows that `settings` ask for. `auto` has no plan of its own: it follows several.
+
+    note: called with a sentence for each row that is left out.
+    """
+
+    def __init__(self, model: Model, settings: BenchSettings, note: Callable[[str], None]) -> None:
+        self._model = model
+        self._settings = settings
+        self._note = note
+        self._is_one_path = model.engine.target.max_leaves == 1 and model.llama_model.is_recurrent
+        self._runnable = self._find_runnable()
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the result for each kind, plain decoding included."""
+        return 1 + len(self._runnable) + (AUTO_ROW in self._settings.methods)
+
+    def candidates(self) -> dict[str, list[Plan]]:
+        """The plans among which the best chain and the best tree are chosen, and plain decoding, by row."""
+        candidates: dict[str, list[Plan]] = {OFF_ROW: [OFF.plan()]}
+        wanted = set(self._settings.methods)
+        if any(_sized_by_the_best(name) for name in wanted):
+            wanted |= {CHAIN_ROW, TREE_ROW}
+        if self._model.engine.draft and CHAIN_ROW in wanted:
+            candidates[CHAIN_ROW] = [CHAIN.plan(depth=depth) for depth in CHAIN_DEPTHS]
+        if self._model.engine.draft and TREE_ROW in wanted and not self._is_one_path:
+            candidates[TREE_ROW] = [SPECEXEC.plan(budget, depth) for budget, depth in TREE_SIZES]
+        return candidates
+
+    def named(self, best: dict[str, Plan]) -> dict[str, Plan]:
+        """The plans of the other rows. best: those of the best chain and the best tree, by row."""
+        others = {name: method for name, method in self._runnable.items() if name not in best}
+        return self._finished({name: self._sized(method, best) for name, method in others.items()})
+
+    def grid(self) -> dict[str, Plan]:
+        """Plain decoding, and the methods of the rows at every budget and depth of the grid, by row."""
+        plans: dict[str, Plan] = {OFF_ROW: OFF.plan()}
+        for name, method in self._runnable.items():
+            plans |= self._finished(self._sizes(name, method))
+        return plans
+
+    def _sizes(self, name: str, method: Method) -> dict[str, Plan]:
+        """The plans of a method at every size of the grid, by the names of their rows."""
+        settings = self._settings
+        if method.is_chain:
+            return {f"{name} {depth}": method.plan(depth=depth) for depth in settings.depths}
+        sizes = dict.fromkeys(
+            (budget, min(depth, budget - 1)) for budget in settings.budgets for depth in settings.depths
+        )
+        return {f"{name} {budget} x {depth}": method.plan(budget, depth) for budget, depth in sizes}
+
+    def _find_runnable(self) -> dict[str, Method]:
+        """The methods of the rows. Rows whose method needs something that this run does not have are left out."""
+        runnable: dict[str, Method] = {}
+        for name in self._settings.methods:
+            method = method_of(name)
+            if method is None or method is OFF:
+                continue
+            if lacking := self._lacking(method):
+                self._note(f"left out {name}: it needs {lacking}")
+            else:
+                runnable[name] = method
+        return runnable
+
+    def _finished(self, plans: dict[str, Plan]) -> dict[str, Plan]:
+        """The plans by row, with the tree shapes that some lack."""
+        if self._is_one_path:
+            plans = {name: plan.on_one_path() for name, plan in plans.items()}
+        shaped = self._model.plans.shaped(list(plans.values()), self._settings.sampling.temperature)
+        return dict(zip(plans, shaped, strict=True))
+
+    def _sized(self, method: Method, best: dict[str, Plan]) -> Plan:
+        """A plan of the method as large as the best chain or tree, or of the profile's size if it is adaptive."""
+        if method in (CHAIN, SPECEXEC):
+            return best[CHAIN_ROW if method is CHAIN else TREE_ROW]
+        profile = self._model.plans.profile
+        if method.is_adaptive and profile:
+            return growth_maps.by_profile(method.plan(), profile, self._settings.sampling.temperature, is_open=True)
+        row, usual = (CHAIN_ROW, CHAIN.plan(depth=4)) if method.is_chain else (TREE_ROW, SPECEXEC.plan(16, 8))
+        size = best.get(row, usual)
+        depth = max(size.depth, _DEEP) if method.stops else size.depth
+        return method.plan(max(size.budget, depth + 1) if method.is_chain else size.budget, depth)
+
+    def _lacking(self, method: Method) -> str:
+        """The first thing that the method needs and this run does not have; empty if nothing is missing."""
+        if self._is_one_path and method.kind == "tree":
+            return "passes that check trees, and a pass over a model with recurrent layers checks one path"
+        draft = self._model.engine.draft
+        head = draft.kind if isinstance(draft, AnyHead) else None
+        has = {
+            DRAFT: draft is not None,
+            **{name: head == kind for kind, name in HEADS.items()},
+            ACCEPTANCE: True,
+            PROFILE: self._model.plans.profile is not None,
+            DATASTORE: self._model.has_datastore,
+        }
+        advice = {PROFILE: " of this pair (`specrun tune`)", DATASTORE: " (`specrun datastore`)"}
+        articles = {name: article(kind) for kind, name in HEADS.items()}
+        lacking = (need for need in method.needs if not has[need])
+        return next((f"{articles.get(need, 'a')} {need}{advice.get(need, '')}" for need in lacking), "")
+
+
+def _sized_by_the_best(name: str) -> bool:
+    """Whether the row's plan is as large as the best chain or tree, which then has to be chosen first."""
+    method = method_of(name)
+    return method is not None and method.needs_draft and not method.is_adaptive and name not in ROWS
+
+
+def method_of(row: str) -> Method | None:
+    """The method that a row names; None for `auto`."""
+    return METHODS.get(ALIASES.get(row, row))

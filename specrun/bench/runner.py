@@ -10,8 +10,7 @@ import numpy as np
 import psutil
 
 from specrun.bench.bench_prompts import BenchPrompt, fitting
-from specrun.bench.row_plans import AUTO_ROW, OFF_ROW, BenchSettings, RowPlans
-from specrun.bench.rows import Row, rate, summarise
+from specrun.bench.rows import AUTO_ROW, OFF_ROW, BenchSettings, Row, RowPlans, rate, summarise
 from specrun.engine.generation import Generation
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone

@@ -10,7 +10,7 @@ from specrun.display_text import did_you_mean, near
 from specrun.engine.model import Model
 from specrun.engine.session import Session
 from specrun.errors import UsageError
-from specrun.options.brought_along import CHAT_COMMANDS, option_of
+from specrun.options.expand import CHAT_COMMANDS, option_of
 from specrun.options.sampling_options import Thinking, settled, settled_max_tokens
 from specrun.sampling.parameters import SamplingParameters, option_name
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser

@@ -13,13 +13,12 @@ from specrun.errors import UsageError
 from specrun.locations import parse_json, read_bytes
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
-from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import Temperature, TokenOptions, sampling_parameters
-from specrun.options.speculation_options import Datastore, SpeculationOptions
+from specrun.options.speculation_options import Datastore, ModelOptions, SpeculationOptions
 from specrun.views import output
 
 if TYPE_CHECKING:
-    from specrun.bench.row_plans import BenchSettings
+    from specrun.bench.rows import BenchSettings
 
 app = typer.Typer(name="bench", cls=Group, invoke_without_command=True)
 
@@ -119,18 +118,18 @@ def compare(
 
 
 def _settings(what: BenchOptions, sampling: BenchSampling) -> BenchSettings:
-    from specrun.bench import row_plans
+    from specrun.bench import rows
 
-    methods = row_plans.ALL if what.methods == "all" else _listed(what.methods, row_plans.NAMES, "--methods")
+    methods = rows.ALL if what.methods == "all" else _listed(what.methods, rows.NAMES, "--methods")
     if what.repeat < 1 or sampling.max_tokens < 2:
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
-    return row_plans.BenchSettings(
+    return rows.BenchSettings(
         sampling_parameters(sampling, sampling.temp),
         sampling.max_tokens,
         what.repeat,
         methods,
-        _numbers(what.budgets, "--budgets", 2) if what.budgets else row_plans.SWEEP_BUDGETS,
-        _numbers(what.depths, "--depths", 1) if what.depths else row_plans.SWEEP_DEPTHS,
+        _numbers(what.budgets, "--budgets", 2) if what.budgets else rows.SWEEP_BUDGETS,
+        _numbers(what.depths, "--depths", 1) if what.depths else rows.SWEEP_DEPTHS,
         what.raw,
     )
 

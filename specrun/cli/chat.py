@@ -15,9 +15,8 @@ from specrun.locations import names_file, typed
 from specrun.options import completion
 from specrun.options.expand import expanded, flag
 from specrun.options.machine_options import MachineOptions
-from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import ChatSamplingOptions, PromptCache, System, Think
-from specrun.options.speculation_options import SpeculationOptions
+from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import answer_report, output
 
 if TYPE_CHECKING:

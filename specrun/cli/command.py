@@ -15,7 +15,7 @@ from specrun.cli import help_page
 from specrun.display_text import did_you_mean
 from specrun.errors import UsageError
 from specrun.locations import names_file
-from specrun.options.brought_along import COMMANDS, ELSEWHERE, VALUES, option_of
+from specrun.options.expand import COMMANDS, ELSEWHERE, VALUES, option_of
 from specrun.views import output
 
 _LIST = "--help lists the options"

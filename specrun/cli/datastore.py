@@ -10,7 +10,7 @@ import typer
 
 from specrun.display_text import size_text
 from specrun.long_run import left_text
-from specrun.options.model_options import Target
+from specrun.options.speculation_options import Target
 from specrun.views import output
 
 

@@ -11,8 +11,7 @@ from specrun.display_text import size_text
 from specrun.hardware.other_load import LoadWatch
 from specrun.interrupts import InterruptFlag
 from specrun.options.machine_options import MachineOptions
-from specrun.options.model_options import ModelOptions
-from specrun.options.speculation_options import SpeculationOptions
+from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import output
 
 _SECONDS_OF_A_LOOK = 0.5  # at what other programs do

@@ -13,9 +13,8 @@ from specrun.errors import PromptError, UsageError
 from specrun.locations import typed
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
-from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import PromptCache, SamplingOptions, System, Think
-from specrun.options.speculation_options import SpeculationOptions
+from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import answer_report, output
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from specrun.cli.command import Command, Group
 from specrun.errors import UsageError
 from specrun.options.expand import expanded
 from specrun.options.machine_options import MachineOptions
-from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import Temperature
-from specrun.options.speculation_options import Budget, Depth, SpeculationOptions
+from specrun.options.speculation_options import Budget, Depth, ModelOptions, SpeculationOptions
 from specrun.views import output
 
 _KINDS = {

@@ -16,8 +16,7 @@ from specrun.hardware.machine import gpu_driver, nvidia_card
 from specrun.llama import devices, library
 from specrun.locations import data_dir, names_file, recall, remember
 from specrun.options.machine_options import MachineOptions
-from specrun.options.model_options import ModelOptions
-from specrun.options.speculation_options import SpeculationOptions
+from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import output
 
 

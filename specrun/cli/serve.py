@@ -14,9 +14,8 @@ from specrun.errors import INTERRUPTED_EXIT_CODE
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded, option
 from specrun.options.machine_options import MachineOptions
-from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import ChatSamplingOptions, PromptCache
-from specrun.options.speculation_options import SpeculationOptions
+from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import answer_report as report
 from specrun.views import output
 

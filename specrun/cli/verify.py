@@ -15,9 +15,8 @@ from specrun.errors import UsageError, VerificationError
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
-from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import TokenOptions, sampling_parameters, temperatures_in
-from specrun.options.speculation_options import SpeculationOptions
+from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import output
 
 if TYPE_CHECKING:

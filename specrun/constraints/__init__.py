@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from specrun.constraints.json_schema import property_rules, schema_rules, schema_to_gbnf
-from specrun.constraints.readings import check_readings
-from specrun.constraints.references import pointed_at
+from specrun.constraints.readings import check_readings, pointed_at
 from specrun.constraints.rules import Work, counted, grammar_text, json_literal
 from specrun.constraints.scalars import lengths
 from specrun.errors import UsageError

@@ -25,7 +25,7 @@ from specrun.constraints.keywords import (
     tag_of,
     types_of,
 )
-from specrun.constraints.references import Ends, pointed_at
+from specrun.constraints.readings import Ends, pointed_at
 from specrun.constraints.rules import Rules, Work, grammar_text, json_literal, repeated
 from specrun.constraints.scalars import counts, number_expression, string_expression
 

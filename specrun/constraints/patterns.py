@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from specrun.constraints.characters import EVERY, Ranges, union, without
-from specrun.constraints.regular import Languages
+from specrun.constraints.regular import EVERY, Languages, Ranges, union, without
 
 _MOST_TIMES = 1000
 _MOST_UNROLLED = 8  # repetitions of a group with anchors in it

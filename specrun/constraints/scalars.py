@@ -9,8 +9,9 @@ from functools import lru_cache
 from math import gcd
 from typing import Any
 
-from specrun.constraints.formats import (
+from specrun.constraints.keywords import (
     FORMATS,
+    KEYWORDS,
     LABEL,
     LONGEST_HOST,
     LONGEST_LABEL,
@@ -20,8 +21,9 @@ from specrun.constraints.formats import (
     URI_SCHEME,
     URI_WITHOUT_HOST,
     ZOD_HOST,
+    refuse,
+    whole,
 )
-from specrun.constraints.keywords import KEYWORDS, refuse, whole
 from specrun.constraints.patterns import PatternError, pattern_language
 from specrun.constraints.regular import MOST_WORK, Languages, TooManyRules
 from specrun.constraints.rules import Rules, counted

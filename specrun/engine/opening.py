@@ -24,9 +24,8 @@ from specrun.hardware.other_load import LoadWatch
 from specrun.hardware.placement import place
 from specrun.long_run import unwatched
 from specrun.options.machine_options import MachineOptions
-from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import SamplingOptions
-from specrun.options.speculation_options import SpeculationOptions
+from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.speculation.method import Plan
 
 LEFT_OUT = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from specrun.constraints import read_grammar
-from specrun.constraints.trigger import Trigger
+from specrun.constraints.rules import Trigger
 from specrun.errors import UsageError
 from specrun.llama.grammar import check_grammar
 from specrun.options.sampling_options import SamplingOptions, sampling_parameters, settled_max_tokens

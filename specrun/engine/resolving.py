@@ -17,8 +17,7 @@ from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import UsageError
 from specrun.llama import named_template, offload_threshold
 from specrun.options.machine_options import MachineOptions
-from specrun.options.model_options import ModelOptions
-from specrun.options.speculation_options import SpeculationOptions
+from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.profiles import lookup, profile_files
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import Plan

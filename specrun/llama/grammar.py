@@ -16,8 +16,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.constraints.rules import check_bounds
-from specrun.constraints.trigger import Progress, Trigger, TriggerReader
+from specrun.constraints.rules import Progress, Trigger, TriggerReader, check_bounds
 from specrun.errors import UsageError
 from specrun.llama import library
 from specrun.llama.grammar_watch import watched

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from specrun.reading import harmony, hermes
-from specrun.reading.calls import PYTHON_TAG
+from specrun.reading import harmony
+from specrun.reading.calls import PYTHON_TAG, TOOL_CALL, TOOL_CALL_END
 from specrun.reading.deltas import THINKING, THINKING_END, Reader, ThinkingReader
 
 # How calls of tools are written: as the files of these names say, and "coder" as XML in Hermes' markers.
@@ -67,7 +67,7 @@ class AnswerForm:
         think = (THINKING, THINKING_END) if self.thinks else ()
         if not has_tools:
             return think
-        return (*think, PYTHON_TAG) if self.calls == "llama3" else (*think, hermes.OPEN, hermes.CLOSE)
+        return (*think, PYTHON_TAG) if self.calls == "llama3" else (*think, TOOL_CALL, TOOL_CALL_END)
 
 
 def answer_form(template: str) -> AnswerForm:
@@ -80,7 +80,7 @@ def _call_style(template: str) -> CallStyle | None:
         return "harmony"
     if "tools" not in template:
         return None
-    if hermes.OPEN in template and "<function=" in template:
+    if TOOL_CALL in template and "<function=" in template:
         return "coder"
     if _HERMES.search(template):
         return "hermes"

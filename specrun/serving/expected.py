@@ -9,15 +9,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from specrun.constraints import check_readings, grammar_text, schema_rules
-from specrun.constraints.trigger import Trigger
+from specrun.constraints.rules import Trigger
 from specrun.engine.request import Request
 from specrun.errors import UsageError
-from specrun.reading import harmony, hermes
-from specrun.reading.calls import Llama3Reader
+from specrun.reading import harmony
+from specrun.reading.calls import TOOL_CALL, HermesReader, Llama3Reader
 from specrun.reading.deltas import THINKING, THINKING_END, Reader
 from specrun.reading.form import AnswerForm
 from specrun.reading.harmony import HarmonyReader
-from specrun.reading.hermes import HermesReader
 from specrun.serving.answers import NewReader
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.request_fields import Fields, must, parsed
@@ -77,7 +76,7 @@ class Expected:
         if tools and self.form.calls and not (roots or tools.forced):
             if self.form.calls == "hermes" or (self.form.calls == "coder" and tools.strict):
                 calls, rules = call_rules(self.form.calls, tools, is_begun=True)
-                return grammar_text(calls, rules), Trigger(hermes.OPEN, reasoning, is_thinking)
+                return grammar_text(calls, rules), Trigger(TOOL_CALL, reasoning, is_thinking)
             if not tools.strict:
                 return None, None
             roots.append(_NO_OBJECT)

@@ -18,10 +18,9 @@ from specrun.constraints import (
     property_rules,
     schema_rules,
 )
-from specrun.constraints.formats import FORMATS
-from specrun.constraints.keywords import restricting
+from specrun.constraints.keywords import FORMATS, restricting
 from specrun.errors import UsageError
-from specrun.reading import hermes
+from specrun.reading.calls import TOOL_CALL, TOOL_CALL_END
 from specrun.reading.form import CallStyle
 from specrun.serving.api_error import refused
 from specrun.serving.request_fields import Fields, must, parsed
@@ -262,9 +261,9 @@ def call_rules(style: CallStyle, tools: Tools, is_begun: bool = False) -> tuple[
     rules["call"] = " | ".join(calls)
     if style == "llama3":
         return ('call (";" ws call)*' if tools.is_parallel else "call"), rules
-    rules["rest"] = f'ws call ws "{hermes.CLOSE}"'
-    more = f' (ws "{hermes.OPEN}" rest)*' if tools.is_parallel else ""
-    return ("" if is_begun else f'"{hermes.OPEN}" ') + "rest" + more, rules
+    rules["rest"] = f'ws call ws "{TOOL_CALL_END}"'
+    more = f' (ws "{TOOL_CALL}" rest)*' if tools.is_parallel else ""
+    return ("" if is_begun else f'"{TOOL_CALL}" ') + "rest" + more, rules
 
 
 def _call(style: CallStyle, name: str, tools: Tools, prefix: str, rules: dict[str, str]) -> str:

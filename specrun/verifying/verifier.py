@@ -20,13 +20,13 @@ from specrun.llama.context import Logits
 from specrun.llama.invariance import tree_along, true_path
 from specrun.llama.target import TargetContext
 from specrun.long_run import Run
-from specrun.sampling import Sampler, SamplingParameters, near_ties
+from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Method
 from specrun.speculation.tree import TokenTree, n_in_order
-from specrun.verifying.findings import Divergence, Finding, SeedTest
+from specrun.verifying.findings import Divergence, Finding, SeedTest, near_tie_gap
 
 TREE = SPECEXEC.plan(16, 8)  # drafts in every pass, which `auto` does not do where that does not pay
 _AROUND = 8  # tokens before and after a divergence that are shown
@@ -140,7 +140,7 @@ class Verifier:
             rows = rows_after(target, prompt, written, PLAIN, min(len(written), _COMPARED_ROWS))
             sampler = Sampler(sampling, target.n_vocab)
             recent = sampler.recent([*prompt, *plain.tokens[:at]])
-            gap = near_ties.gap(sampler, rows[-1], len(prompt) + at, recent, plain.tokens[at], text.tokens[at])
+            gap = near_tie_gap(sampler, rows[-1], len(prompt) + at, recent, plain.tokens[at], text.tokens[at])
             if not self.model.exactness.is_exact:
                 # Penalties divide or multiply logits, and their errors alike.
                 scale = max(sampling.repeat_penalty, 1 / sampling.repeat_penalty) / (sampling.temperature or 1.0)

@@ -7,7 +7,7 @@ import pytest
 
 import specrun
 from specrun.bench.bench_prompts import BenchPrompt
-from specrun.bench.row_plans import AUTO_ROW, CHAIN_ROW, BenchSettings
+from specrun.bench.rows import AUTO_ROW, CHAIN_ROW, BenchSettings
 from specrun.bench.runner import Bench, Foretold
 from specrun.long_run import Run
 from specrun.sampling import SamplingParameters

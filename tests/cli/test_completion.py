@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.options import brought_along
+from specrun.options import expand
 from specrun.speculation.registry import METHODS
 from tests.conftest import SpecrunHere
 from tests.other_programs import in_lm_studio
@@ -46,7 +46,7 @@ def test_options_of_the_short_help_come_alone(here: SpecrunHere) -> None:
     usual = offered(here, "generate", "-")
     assert "--temp" in usual
     assert "--rpc" not in usual
-    assert all(brought_along.option_of(name) == name for name in usual)
+    assert all(expand.option_of(name) == name for name in usual)
     assert offered(here, "generate", "--rp") == ["--rpc"]
     assert offered(here, "generate", "--temper") == ["--temperature"]
     assert "--rpc" not in offered(here, "generate", "-")

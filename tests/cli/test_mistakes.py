@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specrun.options.brought_along import COMMANDS, ELSEWHERE, OPTIONS
+from specrun.options.expand import COMMANDS, ELSEWHERE, OPTIONS
 from tests.cli.test_help import COMMANDS as EVERY
 from tests.conftest import SCRIPT_TEXT, SpecrunHere
 

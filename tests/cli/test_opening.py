@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specrun.cli import opening
-from specrun.options.model_options import ModelOptions
+from specrun.options.speculation_options import ModelOptions
 from tests.conftest import SCRIPT_TEXT, SpecrunHere
 from tests.hardware.test_machine import GPU
 

@@ -15,7 +15,7 @@ from specrun.catalog import embedded, made
 from specrun.catalog.local_pair import drafts_here
 from specrun.cli import tune
 from specrun.hardware.machine import fingerprint
-from specrun.options.model_options import ModelOptions
+from specrun.options.speculation_options import ModelOptions
 from tests.conftest import Result, Specrun, SpecrunHere
 from tests.models import random_llama
 from tests.mtp_targets import random_mtp_step35

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specrun.constraints import Work, references, schema_rules, schema_to_gbnf
+from specrun.constraints import Work, readings, schema_rules, schema_to_gbnf
 from specrun.constraints.regular import MOST_WORK
 from specrun.constraints.rules import MOST_CHARACTERS
 from specrun.errors import UsageError
@@ -23,9 +23,9 @@ def test_each_schema_is_looked_at_once_for_its_end(monkeypatch: pytest.MonkeyPat
         n_calls += 1
         return must_have(schema)
 
-    must_have = references._must_have
-    monkeypatch.setattr(references, "_must_have", counting)
-    assert references.Ends({"a": schema}).ends("#/a")
+    must_have = readings._must_have
+    monkeypatch.setattr(readings, "_must_have", counting)
+    assert readings.Ends({"a": schema}).ends("#/a")
     assert n_calls == 64
 
 

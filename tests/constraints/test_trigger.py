@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.constraints.trigger import Trigger, TriggerReader
+from specrun.constraints.rules import Trigger, TriggerReader
 
 THINK = ("<think>", "</think>")
 

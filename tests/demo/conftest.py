@@ -15,8 +15,7 @@ from specrun.engine.model import Model
 from specrun.engine.opening import open_model
 from specrun.long_run import Run
 from specrun.options.machine_options import MachineOptions
-from specrun.options.model_options import ModelOptions
-from specrun.options.speculation_options import SpeculationOptions
+from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.constraints import schema_to_gbnf
-from specrun.constraints.trigger import Trigger
+from specrun.constraints.rules import Trigger
 from specrun.engine.completion import Completion
 from specrun.engine.engine import Engine
 from specrun.engine.generation import Generation

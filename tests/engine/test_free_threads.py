@@ -26,9 +26,8 @@ from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama_settings import LlamaSettings
 from specrun.options.machine_options import MachineOptions
-from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import SamplingOptions
-from specrun.options.speculation_options import SpeculationOptions
+from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.profiles import profile_files
 from specrun.speculation.method import OFF
 from specrun.views.answer_report import Notices, as_text

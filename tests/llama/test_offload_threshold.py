@@ -32,7 +32,7 @@ from specrun.catalog.local_pair import Fetcher
 from specrun.engine.opening import open_model
 from specrun.llama import library, offload_threshold
 from specrun.options.machine_options import MachineOptions
-from specrun.options.model_options import ModelOptions
+from specrun.options.speculation_options import ModelOptions
 from specrun.options.speculation_options import SpeculationOptions
 
 started = []

@@ -9,8 +9,8 @@ import pytest
 
 from specrun.errors import UsageError
 from specrun.llama import library
-from specrun.options.model_options import ModelOptions
 from specrun.options.sampling_options import settled_biases
+from specrun.options.speculation_options import ModelOptions
 from tests.conftest import SCRIPT_TEXT, SpecrunHere
 from tests.models import random_llama
 

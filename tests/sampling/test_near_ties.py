@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.sampling.near_ties import gap
+from specrun.verifying.findings import gap
 
 N_VOCAB = 60
 PLAIN = SamplingParameters(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)
