@@ -41,8 +41,7 @@ from specrun.llama import named_template
 from specrun.options.sampling_options import ChatSamplingOptions
 from specrun.speculation.method import OFF
 from specrun.views import output
-from specrun.views.answer_report import AnswerWriter
-from specrun.views.plain_answer import show_plain
+from specrun.views.plain_answer import AnswerWriter, show_plain
 from tests import models
 from tests.serving.running import CHAT, running
 

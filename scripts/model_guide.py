@@ -19,7 +19,7 @@ from specrun.catalog.entries import Entry, catalog
 from specrun.engine.local_fit import LocalFits
 from specrun.hardware.device import Device
 from specrun.hardware.fit import Fit, Rates
-from specrun.views.placement_view import layers
+from specrun.views.answer_report import layers
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
 BEGIN, END = "<!-- made by scripts/model_guide.py -->\n", "<!-- end of what it made -->"

@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import specrun
 from specrun.cli.app import app
-from specrun.cli.help_page import (
+from specrun.cli.command import (
     GLOSSARY,
     by_panel,
     by_panel_of_commands,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.trimmed import check_tokenizer
+from specrun.catalog.pairs import check_tokenizer
 from specrun.display_text import size_text
 from specrun.errors import SpecrunError, UsageError
 from specrun.hardware.cpu import usable_cores

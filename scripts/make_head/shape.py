@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.catalog.architectures import does
+from specrun.catalog.entries import does
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import EMBEDDING, OUTPUT
 from specrun.catalog.heads import check_no_head

@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from specrun.catalog import cache
-from specrun.catalog.hub import address, cache_dir, client, max_http_bytes
-from specrun.catalog.hub.failures import RefusedError
+from specrun.catalog.hub import RefusedError, address, cache_dir, client, max_http_bytes
 from specrun.catalog.hub.look_up import RemoteFile, RemoteModel
 from specrun.catalog.hub.look_up import look_up as look_up_once
 from specrun.catalog.names import HubName

@@ -1,4 +1,6 @@
-"""The catalog of models: the models.toml of the package, and the user's own models.toml, which overrides it."""
+"""The catalog of models: the models.toml of the package, and the user's own models.toml, which overrides it; and
+architectures.toml: what llama.cpp does with models of each architecture, by the name of what it does.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,28 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from specrun.catalog.architectures import does
 from specrun.catalog.file_names import is_safe_path, is_safe_repo, quantization
 from specrun.errors import UsageError
 from specrun.locations import config_dir
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_architectures = tomllib.loads((Path(__file__).parent / "architectures.toml").read_text(encoding="utf-8"))
+
+READ_IN = str(_architectures.pop("read_in"))
+"""Release of llama-cpp-python in whose llama.cpp the tables were read."""
+
+TABLES = {name: frozenset(map(str, architectures)) for name, architectures in _architectures.items()}
+"""The architectures of each table, by its name in the file."""
+
+
+def does(what: str, architecture: str | None) -> bool:
+    """Whether an architecture is in the table of this name."""
+    return architecture in TABLES[what]
+
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specrun.catalog.architectures import does
+from specrun.catalog.entries import does
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import EMBEDDING, OUTPUT
 from specrun.catalog.layer_states import cached_heads, slides

@@ -22,8 +22,7 @@ from pathlib import Path
 import platformdirs
 
 from specrun.catalog import cache, ollama
-from specrun.catalog.architectures import does
-from specrun.catalog.entries import Entry, catalog
+from specrun.catalog.entries import Entry, catalog, does
 from specrun.catalog.file_names import (
     ambiguous,
     is_safe_path,

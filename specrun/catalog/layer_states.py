@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from specrun.catalog import ggml_types
-from specrun.catalog.architectures import does
+from specrun.catalog.entries import does
 from specrun.catalog.gguf_file import GgufFile
 
 _FLOAT_BYTES = 4  # llama.cpp keeps recurrent states in float32

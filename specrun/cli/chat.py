@@ -69,7 +69,7 @@ def chat(
         specrun chat qwen-14b "Why is the sky blue?" --system "Be brief."
     """
     from specrun.catalog import ollama
-    from specrun.catalog.local_pair import way_to_draft
+    from specrun.catalog.resolve import way_to_draft
     from specrun.chat import conversation_file
     from specrun.chat.loop import ChatLoop, Surroundings
     from specrun.chat.reader import PipeReader, TerminalReader

@@ -27,8 +27,8 @@ def datastore(
     memory, not loaded.
     """
     from specrun.catalog.gguf_file import GgufFile
-    from specrun.catalog.local_pair import local_pair
-    from specrun.catalog.trimmed import check_tokenizer
+    from specrun.catalog.pairs import check_tokenizer
+    from specrun.catalog.resolve import local_pair
     from specrun.cli.pulling import AskingFetcher
     from specrun.engine import run_sources as sources
     from specrun.engine.source_files import datastore_file as store

@@ -15,7 +15,7 @@ from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import PromptCache, SamplingOptions, System, Think
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
-from specrun.views import answer_report, output
+from specrun.views import answer_report, output, plain_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -136,7 +136,7 @@ def generate(
         output.hint(f"plan: {answer_report.plan_words(model.plans.at(sampling.temp), sampling.temp)}")
         if model.llama_model.chat_template is None and not form.raw:
             output.note("the model has no chat template, so the prompt is continued as it is; see --chat-template")
-        writer = answer_report.AnswerWriter(model, request, form.raw, form.system, form.think, form.stats)
+        writer = plain_answer.AnswerWriter(model, request, form.raw, form.system, form.think, form.stats)
         if answers:
             return _write_lines(model, writer, lines, known, request, form, answers)
         return writer.write_object(prompt) if form.json else writer.write_text(prompt)
@@ -188,7 +188,7 @@ def _answers(form: FormOptions, known: Sequence[PromptLine] | None) -> Iterator[
 
 def _write_lines(
     model: Model,
-    writer: answer_report.AnswerWriter,
+    writer: plain_answer.AnswerWriter,
     lines: Lines,
     known: Sequence[PromptLine] | None,
     request: Request,

@@ -21,7 +21,7 @@ from specrun.errors import INTERRUPTED_EXIT_CODE, ModelFileError, PromptError, S
 from specrun.interrupts import InterruptFlag
 from specrun.long_run import left_text
 from specrun.views import output
-from specrun.views.answer_report import AnswerWriter
+from specrun.views.plain_answer import AnswerWriter
 
 _GATHER_S = 0.3  # from one line to the next, where they all are there
 _POLL_S = 0.1  # between looks at whether the user has asked for the end, while no line comes

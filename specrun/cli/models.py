@@ -182,13 +182,13 @@ def list_pairs(
 
     A small model with another tokenizer can draft, too. Of the text, what both tokenizers share is what it can guess.
     """
-    from specrun.catalog import fitting, local_pair, resolve
+    from specrun.catalog import info, resolve
     from specrun.catalog.entries import best_companion
     from specrun.engine import calibration_texts
 
-    targets = [resolve.locate(target)] if target else list(fitting.on_this_machine())
+    targets = [resolve.locate(target)] if target else list(info.on_this_machine())
     text = calibration_texts.together("calibrate", "validate")
-    pairs = [pair for model in targets for pair in fitting.pairs_of(model, text)]
+    pairs = [pair for model in targets for pair in info.pairs_of(model, text)]
     if json:
         output.write_json([asdict(pair) | {"fits": pair.difference is None} for pair in pairs])
         return
@@ -197,7 +197,7 @@ def list_pairs(
         if entry and (best := best_companion(entry.companions, entry.architecture)):
             output.note(f"best known for {entry.alias}: {best}")
     if not any(pair.difference is None for pair in pairs):
-        way = local_pair.way_to_draft(target) if target else "name a TARGET of `specrun models list`"
+        way = resolve.way_to_draft(target) if target else "name a TARGET of `specrun models list`"
         what = f"no draft fits {target}" if target else "no two models on this machine fit each other"
         output.note("; ".join(filter(None, (what, way))))
     if not pairs:

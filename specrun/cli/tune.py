@@ -88,7 +88,7 @@ def tune(*, models: ModelOptions, what: TuneOptions, profiles: ProfileOptions, m
 def _compared(models: ModelOptions) -> Sequence[ModelOptions]:
     """The pairs to compare: the target with each draft of a list, or with each that is here if there are several."""
     from specrun.catalog import embedded
-    from specrun.catalog.local_pair import drafts_here
+    from specrun.catalog.resolve import drafts_here
 
     here = drafts_here(models.target) if models.draft is None else []
     if len(here) < 2:
@@ -127,7 +127,7 @@ def _tune(
     from specrun.profiles import profile_files
     from specrun.tuning import unfinished
     from specrun.tuning.tune_pair import OtherProcessNeededError, expected_seconds, fastest_of, tune_drafts
-    from specrun.views.placement_view import picture
+    from specrun.views.answer_report import picture
 
     effort: EffortName = "quick" if what.quick else "thorough" if what.thorough else "default"
     prompts = bench_prompts.load(what.prompts) if what.prompts else None
@@ -180,7 +180,7 @@ def _trimmed(tuned: Sequence[TunedDraft]) -> tuple[str, RunOptions] | None:
     """The fastest draft with fewer tokens, in the data folder; None where that cannot pay or was measured already."""
     from specrun.catalog import made
     from specrun.catalog.gguf_file import GgufFile
-    from specrun.catalog.trimmed import is_trimmed
+    from specrun.catalog.pairs import is_trimmed
     from specrun.making.trimming import trim, worthwhile
     from specrun.tuning.tune_pair import fastest_of
 

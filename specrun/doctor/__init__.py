@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from specrun.catalog.architectures import READ_IN
+from specrun.catalog.entries import READ_IN
 
 FACT = "fact: "  # what begins the name of a check of a fact about llama.cpp
 _REBUILD = "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import drafting_head
-from specrun.catalog.local_pair import Fetcher, way_to_draft
+from specrun.catalog.resolve import Fetcher, way_to_draft
 from specrun.engine import first_pass
 from specrun.engine.default_settings import mapped_if_short, with_defaults
 from specrun.engine.learning import Learner

@@ -9,9 +9,8 @@ from typing import Any
 
 from specrun.catalog import embedded, ollama
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.local_pair import Fetcher, local_pair
-from specrun.catalog.resolve import NO_DRAFT, OWN_HEAD
-from specrun.catalog.trimmed import check_tokenizer
+from specrun.catalog.pairs import check_tokenizer
+from specrun.catalog.resolve import NO_DRAFT, OWN_HEAD, Fetcher, local_pair
 from specrun.engine import growth_maps, prompt_tokens
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import UsageError

@@ -12,8 +12,8 @@ from typing import Any
 import llama_cpp
 
 from specrun import interrupts
-from specrun.catalog import heads, trimmed
-from specrun.catalog.architectures import does
+from specrun.catalog import heads, pairs
+from specrun.catalog.entries import does
 from specrun.catalog.file_names import shards
 from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
@@ -68,8 +68,8 @@ class LlamaModel(library.Closing):
         if not is_head:
             heads.check_no_head(file)
         if not is_draft:
-            trimmed.check_not_trimmed(file)
-        self.trimmed = trimmed.trimmed_in(file)
+            pairs.check_not_trimmed(file)
+        self.trimmed = pairs.trimmed_in(file)
         library.start()
         self.path = path
         errors = self._load(settings, progress, with_mtp)

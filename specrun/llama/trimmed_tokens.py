@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.catalog.trimmed import Trimmed
+from specrun.catalog.pairs import Trimmed
 from specrun.llama.batch import Batch, Floats, Int32Array
 
 _LACKED = -1  # in place of the row of a token that the draft lacks

@@ -15,7 +15,7 @@ import psutil
 
 from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.trimmed import check_tokenizer
+from specrun.catalog.pairs import check_tokenizer
 from specrun.display_text import size_text
 from specrun.errors import LlamaError, ModelFileError, PairError, SpecrunError, UsageError
 from specrun.locations import file_bytes

@@ -1,4 +1,4 @@
-"""Trims a draft model: writes it with the embedding and output of some tokens only (specrun.catalog.trimmed)."""
+"""Trims a draft model: writes it with the embedding and output of some tokens only (specrun.catalog.pairs)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.catalog.architectures import TABLES, does
+from specrun.catalog.entries import TABLES, does
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import EMBEDDING, OUTPUT, TensorInfo, broken
 from specrun.catalog.heads import check_no_head, head_in
-from specrun.catalog.trimmed import ALIGNMENT, TOKENIZER, TOKENS, check_not_trimmed, check_tokenizer, is_trimmed
+from specrun.catalog.pairs import ALIGNMENT, TOKENIZER, TOKENS, check_not_trimmed, check_tokenizer, is_trimmed
 from specrun.errors import ModelFileError, SpecrunError, UsageError
 from specrun.locations import whole_file
 

@@ -1,32 +1,25 @@
-"""The answers of `generate`, and reports on any answer: statistics as text and as JSON, and notices about its plan."""
+"""Reports on any answer: statistics as text and as JSON, notices about its plan, and where the layers lie."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specrun.display_text import rate_text, size_text
-from specrun.errors import INTERRUPTED_EXIT_CODE
 from specrun.hardware.memory import held_bytes
-from specrun.interrupts import InterruptFlag, undone
 from specrun.long_run import left_text
-from specrun.reading.deltas import Delta
-from specrun.views import output
-from specrun.views.plain_answer import PlainAnswer
 
 if TYPE_CHECKING:
     from specrun.engine.completion import Completion
     from specrun.engine.model import Model
-    from specrun.engine.request import Request
     from specrun.engine.session import Session
     from specrun.engine.statistics import Statistics
-    from specrun.options.sampling_options import Thinking
     from specrun.speculation.controllers.chooser import PlanChooser
+from specrun.hardware.placement import PartName, Placement, Site
+
+_LETTERS: dict[PartName, str] = {"draft": "d", "target": "t", "experts": "e", "KV cache": "k", "compute": "c"}
+_WIDTH = 32  # characters of a bar
 
 
 def as_json(completion: Completion, model: Model, answer: str, thinking: str) -> dict[str, Any]:
@@ -84,9 +77,7 @@ def as_text(completion: Completion, model: Model) -> str:
     if model.n_threads:
         lines.append(f"threads     {model.n_threads}, as other programs hold cores")
     if placement and vram:
-        from specrun.views import placement_view  # it imports rich
-
-        lines.append(f"layers      {placement_view.layers(placement)}")
+        lines.append(f"layers      {layers(placement)}")
     n_passes = max(s.passes, 1)
     if residency.mode != "off":
         ms, read = 1e3 * s.wait_seconds / n_passes, size_text(s.bytes_read_per_pass)
@@ -217,90 +208,41 @@ def _acceptance(s: Statistics) -> list[float]:
     return [matched / offered for matched, offered in zip(s.matched, s.offered, strict=True) if offered]
 
 
-class AnswerWriter:
-    """Writes an answer to one prompt after the other on stdout, and what is to be said about them on stderr.
-
-    request: how answers are written; its prompt is ignored. raw: no chat template, and nothing in a text is thinking.
-    system: the system message, if any. think: as `--think` has it. stats: statistics follow an answer.
-    """
-
-    def __init__(
-        self, model: Model, request: Request, raw: bool, system: str | None, think: Thinking, stats: bool
-    ) -> None:
-        self._model, self._request, self._raw, self._system, self._stats = model, request, raw, system, stats
-        self._shows_thinking = think == "show"
-        self._session = None if raw or model.llama_model.chat_template is None else model.session(request)
-        if self._session:
-            self._session.system, self._session.thinks = system, think != "off"
-        self._notices = Notices(model, self._session)
-
-    def write_text(self, prompt: str) -> int:
-        """Write the answer piece by piece, and what the model thinks on stderr. Returns the exit code."""
-        completion = self._completion(prompt)
-        shown = PlainAnswer(output.stdout, output.stderr, self._shows_thinking)
-        with undone(shown.end_line), InterruptFlag() as interrupted:
-            deltas = filter(shown.shows, self._written(completion, interrupted))
-            with _activity(completion):
-                first = list(islice(deltas, 1))
-            for delta in chain(first, deltas):
-                shown.add(delta)
-        shown.end_line()
-        answer, _ = self._parts(completion)
-        return self._end(completion, answer)
-
-    def write_object(self, prompt: str) -> int:
-        """Write the answer as one JSON object. Returns the exit code."""
-        completion = self._completion(prompt)
-        with InterruptFlag() as interrupted, _activity(completion):
-            for _ in self._written(completion, interrupted):
-                pass
-        answer, thinking = self._parts(completion)
-        output.write_json(as_json(completion, self._model, answer, thinking))
-        return self._end(completion, answer)
-
-    def asked(self, prompt: str) -> tuple[Request, Callable[[str], tuple[str, str]]]:
-        """A request that answers the prompt, and what parts the text of its answer into the answer and what the model
-        thought before it. Raises PromptError.
-        """
-        if self._session:
-            return self._session.single(prompt)
-        tokens = self._model.prompt_tokens(prompt, self._raw, self._system)
-        return replace(self._request, prompt=tokens), lambda text: (text, "")
-
-    def answered(self, completion: Completion, answer: str, thinking: str) -> tuple[dict[str, Any], list[str]]:
-        """The object of a completion, and what is to be said about it."""
-        return as_json(completion, self._model, answer, thinking), self._remarks(completion, answer)
-
-    def _completion(self, prompt: str) -> Completion:
-        if self._session:
-            self._session.clear()
-            return self._session.prepare(prompt)[0]
-        return self._model.complete(self.asked(prompt)[0])
-
-    def _written(self, completion: Completion, interrupted: Callable[[], bool]) -> Iterator[Delta]:
-        """Write the answer. Ctrl-C ends it after the pass that is running."""
-        if self._session:
-            return self._session.read(completion, interrupted)
-        return (Delta(content=piece) for piece in completion.stream(interrupted))
-
-    def _parts(self, completion: Completion) -> tuple[str, str]:
-        """The answer, and what the model thought before it."""
-        if self._session is None:
-            return completion.text, ""
-        self._session.keep(completion)
-        return self._session.messages[-1]["content"], self._session.thinking
-
-    def _remarks(self, completion: Completion, answer: str) -> list[str]:
-        lines = self._notices.after(completion, answer)
-        return [*lines, as_text(completion, self._model)] if self._stats else lines
-
-    def _end(self, completion: Completion, answer: str) -> int:
-        for line in self._remarks(completion, answer):
-            output.note(line)
-        return INTERRUPTED_EXIT_CODE if completion.finish_reason == "interrupted" else 0
+def picture(placement: Placement) -> str:
+    """For each device a bar and the size of its parts, and below where the target's layers lie."""
+    sites = (*placement.gpus, placement.ram)
+    used = [f"{size_text(site.used_bytes)} of {size_text(site.free_bytes)}" for site in sites]
+    names_width, used_width = max(len(site.name) for site in sites), max(map(len, used))
+    lines = []
+    for site, size in zip(sites, used, strict=True):
+        parts = ", ".join(f"{name} {size_text(site.parts[name])}" for name in _LETTERS if name in site.parts)
+        lines.append(f"{site.name:<{names_width}} {bar(site)} {size:<{used_width}} {parts}".rstrip())
+    where, regime = _target(placement), placement.regime
+    return "\n".join([*lines, where if where.endswith(regime) else f"{where}, {regime}"])
 
 
-def _activity(completion: Completion) -> AbstractContextManager[None]:
-    """A line on a terminal that says how far the answer is."""
-    started = time.perf_counter()
-    return output.activity(lambda: status(completion, started))
+def layers(placement: Placement) -> str:
+    """A sentence that says where the target's layers lie, and the draft."""
+    return f"{_target(placement)}{'; draft in VRAM' if placement.draft_in_vram else ''}"
+
+
+def _target(placement: Placement) -> str:
+    n_layers = len(placement.layer_gpus) - 1
+    if not placement.n_gpu_layers:
+        return f"target: all {n_layers} layers in RAM"
+    in_vram = min(placement.n_gpu_layers, n_layers + 1) - 1
+    text = f"target: {in_vram} of {n_layers} layers and the output in VRAM"
+    if placement.request.target.is_moe and placement.n_cpu_moe:
+        text += f", experts of {placement.n_cpu_moe} layers in RAM"
+    if hosts := [site.description for site in placement.gpus if site.is_remote and site.parts]:
+        text += f" or on {', '.join(hosts)}"
+    return text
+
+
+def bar(site: Site) -> str:
+    """How full a device is. Each part gets a letter at least; what does not fit is cut off."""
+    text = ""
+    for name, letter in _LETTERS.items():
+        share = site.parts.get(name, 0) / max(site.free_bytes, 1)
+        text += letter * min(max(round(share * _WIDTH), 1 if share else 0), _WIDTH - len(text))
+    return text.ljust(_WIDTH, ".")

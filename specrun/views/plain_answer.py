@@ -1,18 +1,29 @@
-"""Answers as they come: the answer on stdout, and what the model thinks before it on stderr."""
+"""Answers as they come, and those of `generate`: on stdout, and what the model thinks before on stderr."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
 from specrun.display_text import visible
+from specrun.errors import INTERRUPTED_EXIT_CODE
+from specrun.interrupts import InterruptFlag, undone
 from specrun.reading.deltas import Delta
+from specrun.views import output
+from specrun.views.answer_report import Notices, as_json, as_text, status
 
 if TYPE_CHECKING:
     from specrun.engine.completion import Completion
+    from specrun.engine.model import Model
+    from specrun.engine.request import Request
+    from specrun.options.sampling_options import Thinking
 
 
 class PlainAnswer:
@@ -67,3 +78,92 @@ def show_plain(
     answer.end_line()
     console.file.write("\n")
     console.file.flush()
+
+
+class AnswerWriter:
+    """Writes an answer to one prompt after the other on stdout, and what is to be said about them on stderr.
+
+    request: how answers are written; its prompt is ignored. raw: no chat template, and nothing in a text is thinking.
+    system: the system message, if any. think: as `--think` has it. stats: statistics follow an answer.
+    """
+
+    def __init__(
+        self, model: Model, request: Request, raw: bool, system: str | None, think: Thinking, stats: bool
+    ) -> None:
+        self._model, self._request, self._raw, self._system, self._stats = model, request, raw, system, stats
+        self._shows_thinking = think == "show"
+        self._session = None if raw or model.llama_model.chat_template is None else model.session(request)
+        if self._session:
+            self._session.system, self._session.thinks = system, think != "off"
+        self._notices = Notices(model, self._session)
+
+    def write_text(self, prompt: str) -> int:
+        """Write the answer piece by piece, and what the model thinks on stderr. Returns the exit code."""
+        completion = self._completion(prompt)
+        shown = PlainAnswer(output.stdout, output.stderr, self._shows_thinking)
+        with undone(shown.end_line), InterruptFlag() as interrupted:
+            deltas = filter(shown.shows, self._written(completion, interrupted))
+            with _activity(completion):
+                first = list(islice(deltas, 1))
+            for delta in chain(first, deltas):
+                shown.add(delta)
+        shown.end_line()
+        answer, _ = self._parts(completion)
+        return self._end(completion, answer)
+
+    def write_object(self, prompt: str) -> int:
+        """Write the answer as one JSON object. Returns the exit code."""
+        completion = self._completion(prompt)
+        with InterruptFlag() as interrupted, _activity(completion):
+            for _ in self._written(completion, interrupted):
+                pass
+        answer, thinking = self._parts(completion)
+        output.write_json(as_json(completion, self._model, answer, thinking))
+        return self._end(completion, answer)
+
+    def asked(self, prompt: str) -> tuple[Request, Callable[[str], tuple[str, str]]]:
+        """A request that answers the prompt, and what parts the text of its answer into the answer and what the model
+        thought before it. Raises PromptError.
+        """
+        if self._session:
+            return self._session.single(prompt)
+        tokens = self._model.prompt_tokens(prompt, self._raw, self._system)
+        return replace(self._request, prompt=tokens), lambda text: (text, "")
+
+    def answered(self, completion: Completion, answer: str, thinking: str) -> tuple[dict[str, Any], list[str]]:
+        """The object of a completion, and what is to be said about it."""
+        return as_json(completion, self._model, answer, thinking), self._remarks(completion, answer)
+
+    def _completion(self, prompt: str) -> Completion:
+        if self._session:
+            self._session.clear()
+            return self._session.prepare(prompt)[0]
+        return self._model.complete(self.asked(prompt)[0])
+
+    def _written(self, completion: Completion, interrupted: Callable[[], bool]) -> Iterator[Delta]:
+        """Write the answer. Ctrl-C ends it after the pass that is running."""
+        if self._session:
+            return self._session.read(completion, interrupted)
+        return (Delta(content=piece) for piece in completion.stream(interrupted))
+
+    def _parts(self, completion: Completion) -> tuple[str, str]:
+        """The answer, and what the model thought before it."""
+        if self._session is None:
+            return completion.text, ""
+        self._session.keep(completion)
+        return self._session.messages[-1]["content"], self._session.thinking
+
+    def _remarks(self, completion: Completion, answer: str) -> list[str]:
+        lines = self._notices.after(completion, answer)
+        return [*lines, as_text(completion, self._model)] if self._stats else lines
+
+    def _end(self, completion: Completion, answer: str) -> int:
+        for line in self._remarks(completion, answer):
+            output.note(line)
+        return INTERRUPTED_EXIT_CODE if completion.finish_reason == "interrupted" else 0
+
+
+def _activity(completion: Completion) -> AbstractContextManager[None]:
+    """A line on a terminal that says how far the answer is."""
+    started = time.perf_counter()
+    return output.activity(lambda: status(completion, started))

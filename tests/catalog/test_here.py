@@ -11,7 +11,7 @@ import pytest
 from specrun.catalog import embedded, here
 from specrun.catalog.cache import folder as repository
 from specrun.catalog.entries import catalog
-from specrun.catalog.fitting import pairs_of
+from specrun.catalog.info import pairs_of
 from specrun.catalog.resolve import Model, locate, missing_error
 from specrun.errors import UsageError
 from tests.eagle_heads import random_eagle3

@@ -8,8 +8,8 @@ import pytest
 
 from specrun.catalog import embedded, made
 from specrun.catalog.entries import catalog
-from specrun.catalog.local_pair import Fetcher, drafts_here, local_pair, way_to_draft
 from specrun.catalog.made import FastestDraft
+from specrun.catalog.resolve import Fetcher, drafts_here, local_pair, way_to_draft
 from specrun.errors import NoHubError
 from tests.models import random_llama, random_mamba
 from tests.other_programs import in_lm_studio

@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded, weight_pages
-from specrun.catalog.architectures import TABLES
-from specrun.catalog.fitting import pairs_of
+from specrun.catalog.entries import TABLES
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head, check_head, check_no_head, drafting_head, head_in, own_head
-from specrun.catalog.info import facts, lines
-from specrun.catalog.local_pair import Fetcher, drafts_here, local_pair, way_to_draft
-from specrun.catalog.resolve import Model
+from specrun.catalog.info import facts, lines, pairs_of
+from specrun.catalog.resolve import Fetcher, Model, drafts_here, local_pair, way_to_draft
 from specrun.errors import ModelFileError, PairError
 from specrun.llama.streaming.address_space import PAGE
 from tests.mtp_targets import head_alone, random_mtp_glm4_moe, random_mtp_qwen35, random_mtp_step35, trunk_alone

@@ -9,7 +9,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.trimmed import TOKENS, check_not_trimmed, trimmed_in
+from specrun.catalog.pairs import TOKENS, check_not_trimmed, trimmed_in
 from specrun.errors import ModelFileError
 from specrun.making.trimming import trim
 from tests.models import edited, truncated

@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from specrun.cli.app import app
-from specrun.cli.help_page import GLOSSARY, explanation, first_sentence, spelling
+from specrun.cli.command import GLOSSARY, explanation, first_sentence, spelling
 from tests.conftest import Specrun, SpecrunHere
 
 

@@ -25,7 +25,7 @@ def test_a_head_is_shown_and_used_where_named(here: SpecrunHere) -> None:
 
 
 def test_tune_compares_it_with_the_target_alone() -> None:
-    from specrun.catalog.local_pair import drafts_here
+    from specrun.catalog.resolve import drafts_here
 
     head = registered_head()
     assert drafts_here(TARGET) == ["none", str(head)]

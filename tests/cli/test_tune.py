@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from specrun.catalog import embedded, made
-from specrun.catalog.local_pair import drafts_here
+from specrun.catalog.resolve import drafts_here
 from specrun.cli import tune
 from specrun.hardware.machine import fingerprint
 from specrun.options.speculation_options import ModelOptions

@@ -12,7 +12,7 @@ import pytest
 
 from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.trimmed import trimmed_in
+from specrun.catalog.pairs import trimmed_in
 from specrun.engine.placing import placement_request
 from specrun.engine.run_options import RunOptions
 from specrun.hardware import machine

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from specrun.catalog import embedded
-from specrun.catalog.local_pair import Fetcher
+from specrun.catalog.resolve import Fetcher
 from specrun.demo import wide_pair
 from specrun.demo.comparison import N_DRAFTED
 from specrun.demo.wide_pair import Widening

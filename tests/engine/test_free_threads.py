@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import specrun
-from specrun.catalog.local_pair import Fetcher
+from specrun.catalog.resolve import Fetcher
 from specrun.engine import free_threads, opening
 from specrun.engine.completion import Completion
 from specrun.engine.free_threads import FreeThreads, divides_attention, may_follow

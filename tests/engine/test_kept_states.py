@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from specrun.catalog import embedded
-from specrun.catalog.architectures import TABLES
+from specrun.catalog.entries import TABLES
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import state_bytes
 from specrun.engine import kept_states, placing

@@ -28,7 +28,7 @@ SAVED = ROOT / "tests" / "profiles" / "profile-version-4.json"
 # Opens a model as every command does, and prints what llama.cpp's backends read when they started.
 _OPEN = """
 import json, os, sys
-from specrun.catalog.local_pair import Fetcher
+from specrun.catalog.resolve import Fetcher
 from specrun.engine.opening import open_model
 from specrun.llama import library, offload_threshold
 from specrun.options.machine_options import MachineOptions

@@ -11,8 +11,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.pairs import read_vocabulary
-from specrun.catalog.trimmed import trimmed_in
+from specrun.catalog.pairs import read_vocabulary, trimmed_in
 from specrun.errors import ModelFileError, SpecrunError, UsageError
 from specrun.making.trimming import kept_tokens, trim, worthwhile
 from tests.dense_models import random_dense

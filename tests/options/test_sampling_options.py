@@ -27,7 +27,7 @@ from specrun.options.sampling_options import (
 )
 from specrun.sampling.parameters import SamplingParameters, option_name
 from specrun.verifying import verifier
-from specrun.views import answer_report
+from specrun.views import plain_answer
 from tests.conftest import SpecrunHere
 
 # A value of each kind of field that differs from the default, as the command line has it and as it arrives.
@@ -79,7 +79,7 @@ def test_every_option_arrives(
         seen.append(settings.sampling)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(answer_report, "AnswerWriter", kept)
+    monkeypatch.setattr(plain_answer, "AnswerWriter", kept)
     monkeypatch.setattr(runner, "Bench", kept)
     monkeypatch.setattr(verifier, "Verifier", kept)
     prompt = ["x"] if name == "generate" else []

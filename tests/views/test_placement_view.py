@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from specrun.hardware.device import Device
 from specrun.hardware.placement import Site, place
-from specrun.views.placement_view import bar, layers, picture
+from specrun.views.answer_report import bar, layers, picture
 from tests.hardware.test_placement import DENSE, GB, MOE, request
 
 

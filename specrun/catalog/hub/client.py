@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from specrun.catalog.hub import address, cache_dir, endpoint
-from specrun.catalog.hub.failures import RefusedError, client_errors_as_hub_errors, reason_of
+from specrun.catalog.hub import RefusedError, address, cache_dir, client_errors_as_hub_errors, endpoint, reason_of
 from specrun.catalog.hub.look_up import RemoteFile, RemoteModel
 from specrun.errors import HubError
 

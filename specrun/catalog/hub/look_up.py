@@ -18,8 +18,7 @@ from specrun.catalog.file_names import (
     targets_among,
     with_quantization,
 )
-from specrun.catalog.hub import address, endpoint
-from specrun.catalog.hub.failures import client_errors_as_hub_errors
+from specrun.catalog.hub import address, client_errors_as_hub_errors, endpoint
 from specrun.catalog.names import HubName, of_entry
 from specrun.display_text import near, one_line, size_text
 from specrun.errors import HubError, NoHubError

@@ -1,4 +1,4 @@
-"""Facts about names in llama.cpp's libraries: variables of the environment, functions and architectures."""
+"""Facts about names in llama.cpp's libraries: variables of the environment, functions and entries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from specrun.catalog import architectures
+from specrun.catalog import entries
 from specrun.errors import LlamaError
 from specrun.llama import library, offload_threshold, tiled_kernels
 from specrun.llama.batch import committed_tokens
@@ -47,7 +47,7 @@ def check_threshold(_: LlamaSettings) -> str | None:
 
 def check_architectures(_: LlamaSettings) -> str | None:
     """Whether this build knows every architecture of the tables."""
-    named = sorted(frozenset().union(*architectures.TABLES.values()))
+    named = sorted(frozenset().union(*entries.TABLES.values()))
     return _unknown(named, library.files(), "the architecture ")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specrun.catalog import architectures, embedded
+from specrun.catalog import embedded, entries
 from specrun.doctor import Finding, installation, probe
 from specrun.engine import default_settings, draft_loading
 from specrun.engine.model import Model
@@ -151,7 +151,7 @@ def test_symbols_that_are_not_there_end_heads(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_architecture_that_llama_cpp_does_not_know_ends_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(architectures.TABLES, "mtp", frozenset({"no-such-model"}))
+    monkeypatch.setitem(entries.TABLES, "mtp", frozenset({"no-such-model"}))
     assert refused_head(monkeypatch) == (
         "trained heads cannot draft, because this llama.cpp does not know the architecture no-such-model"
     )
@@ -239,7 +239,7 @@ def test_doctor_says_what_goes_without_a_fact(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(relied_on, "FACTS", (broken,))
     (found,) = probe._facts()["findings"]
     assert (found["status"], found["detail"]) == ("warn", "something is off, because it does not")
-    assert found["fix"] == f"pip install llama-cpp-python=={architectures.READ_IN}"
+    assert found["fix"] == f"pip install llama-cpp-python=={entries.READ_IN}"
 
 
 def test_doctor_survives_a_check_that_crashes() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.verifying.findings import gap
+from specrun.verifying.findings import near_tie_gap
 
 N_VOCAB = 60
 PLAIN = SamplingParameters(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)
@@ -41,7 +41,7 @@ def test_a_change_of_all_logits_explains_every_token_that_it_brings(parameters: 
         moved = row + (change * rng.choice([-1.0, 1.0], N_VOCAB)).astype(np.float32)
         token, other = (sampler.sample(one, position, recent) for one in (row, moved))
         if token != other:
-            gaps.append(gap(sampler, row, position, recent, token, other))
+            gaps.append(near_tie_gap(sampler, row, position, recent, token, other))
             assert 0 <= gaps[-1] <= 2 * change * amplified / scale + 1e-5
     assert len(gaps) > 20
 
@@ -60,7 +60,7 @@ def test_a_token_that_a_filter_cut_is_as_far_as_the_filter(filters: dict[str, fl
     likes_it = next(at for at in range(20_000) if sampler.scores(row, at, np.arange(len(row))).argmax() == cut)
     token = sampler.sample(row, likes_it, ())
     assert token != cut
-    assert gap(sampler, row, likes_it, (), token, cut) == pytest.approx(distance / 0.8, rel=1e-5)
+    assert near_tie_gap(sampler, row, likes_it, (), token, cut) == pytest.approx(distance / 0.8, rel=1e-5)
 
 
 def test_a_clear_choice_has_a_wide_gap() -> None:
@@ -69,4 +69,4 @@ def test_a_clear_choice_has_a_wide_gap() -> None:
     for parameters in (replace(PLAIN, temperature=0.0), replace(PLAIN, top_k=40, top_p=0.95, min_p=0.05)):
         sampler = Sampler(parameters, N_VOCAB)
         assert sampler.sample(row, 3, ()) == 7
-        assert gap(sampler, row, 3, (), 7, 8) > 5
+        assert near_tie_gap(sampler, row, 3, (), 7, 8) > 5
