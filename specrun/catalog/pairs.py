@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from specrun.catalog.entries import Entry, does
 from specrun.catalog.gguf_file import GgufFile
@@ -21,6 +19,10 @@ from specrun.catalog.gguf_header import EMBEDDING, broken
 from specrun.display_text import size_text
 from specrun.errors import ModelFileError, PairError
 from specrun.locations import file_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 TOKENS = "specrun.trimmed.tokens"  # the ids in the whole vocabulary of the tokens that the rows belong to, ascending
 TOKENIZER = "specrun.trimmed.tokenizer"  # the whole draft's tokenizer.ggml.model
@@ -51,14 +53,18 @@ def is_trimmed(file: GgufFile) -> bool:
 
 def trimmed_in(file: GgufFile) -> Trimmed | None:
     """What a trimmed draft's file says of its tokens; None for any other file. Raises ModelFileError."""
+    import numpy as np
+
     if not is_trimmed(file):
         return None
     if not does("trimmable", file.architecture):  # llama.cpp may end the process in a pass over embeddings
         raise ModelFileError(f"{file.path} is a trimmed {file.architecture}, which cannot draft; give the whole draft")
     tokens, table = np.array(file.metadata[TOKENS]), file.by_name.get(EMBEDDING)
     n_vocab = file.metadata.n_strings("tokenizer.ggml.tokens") or 0
-    if table is None or tokens.dtype.kind != "i" or tokens.shape != table.shape[1:] or not _ascend(tokens, n_vocab):
+    is_list = table is not None and tokens.dtype.kind == "i" and tokens.shape == table.shape[1:]
+    if not is_list or tokens[0] < 0 or tokens[-1] >= n_vocab or (np.diff(tokens) <= 0).any():
         raise broken(str(file.path), f"{TOKENS} are not the tokens of its embedding")
+    assert table
     others = np.setdiff1d(np.arange(n_vocab), tokens)
     start, row_bytes = -(-file.end // ALIGNMENT) * ALIGNMENT, table.n_bytes // len(tokens)
     if file_bytes(file.path) < start + row_bytes * len(others):
@@ -68,10 +74,6 @@ def trimmed_in(file: GgufFile) -> Trimmed | None:
     offsets[others] = start + row_bytes * np.arange(len(others))
     scale = math.sqrt(file.n_embd) if does("scaled_tokens", file.architecture) else 1.0
     return Trimmed(tokens, offsets, table.type, row_bytes, scale)
-
-
-def _ascend(tokens: NDArray[np.int64], n_vocab: int) -> bool:
-    return bool(tokens[0] >= 0 and tokens[-1] < n_vocab and (np.diff(tokens) > 0).all())
 
 
 def check_tokenizer(file: GgufFile) -> None:
