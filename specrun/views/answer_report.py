@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from specrun.engine.model import Model
     from specrun.engine.session import Session
     from specrun.engine.statistics import Statistics
+    from specrun.hardware.placement import PartName, Placement, Site
     from specrun.speculation.controllers.chooser import PlanChooser
-from specrun.hardware.placement import PartName, Placement, Site
 
 _LETTERS: dict[PartName, str] = {"draft": "d", "target": "t", "experts": "e", "KV cache": "k", "compute": "c"}
 _WIDTH = 32  # characters of a bar
