@@ -93,20 +93,40 @@ def _check_sequences(
     if is_one_path and follows and (next_position[ids] == positions[0]).all():
         next_position[ids] += len(positions)
         return next_position
-    # The sequence ids of the last token on each sequence, as a range. Branches may split it but never join.
-    low = np.zeros_like(seq_length)
-    high = np.full_like(seq_length, len(seq_length))
-    for first, count, position in zip(first_seq, n_seq, positions, strict=True):
-        ids = slice(first, first + count)
-        if (seq_length[ids] != seq_length[first]).any():
-            raise ValueError(f"sequences {first}..{first + count - 1} share a token but differ in length")
-        if (next_position[ids] != position).any():
-            raise ValueError(f"position {position} does not follow sequences {first}..{first + count - 1}")
-        next_position[ids] += 1
-        if (low[ids] > first).any() or (high[ids] < first + count).any():
-            raise ValueError(f"branches join in sequences {first}..{first + count - 1}")
-        low[ids], high[ids] = first, first + count
-    return next_position
+    if max(n_seq) == 1:  # the nodes of a draft pass
+        lengths = seq_length.tolist()
+        for seq, position in zip(first_seq, positions, strict=True):
+            if lengths[seq] != position:
+                raise ValueError(f"position {position} does not follow sequences {seq}..{seq}")
+            lengths[seq] += 1
+        return np.array(lengths, np.int32)
+    return _lengths_after_tree(np.array(first_seq), np.array(n_seq), np.array(positions), seq_length)
+
+
+def _lengths_after_tree(
+    first_seq: NDArray[np.intp], n_seq: NDArray[np.intp], positions: NDArray[np.intp], seq_length: Int32Array
+) -> Int32Array:
+    # One entry for each sequence of each token, sorted by sequence, and the tokens of a sequence in their order.
+    token = np.repeat(np.arange(len(n_seq)), n_seq)
+    seq = first_seq[token] + np.arange(len(token)) - np.repeat(np.cumsum(n_seq) - n_seq, n_seq)
+    order = np.argsort(seq, kind="stable")
+    token, seq = token[order], seq[order]
+    counts = np.bincount(seq, minlength=len(seq_length))
+    rank = np.arange(len(seq)) - (np.cumsum(counts) - counts)[seq]
+
+    def refuse(bad: NDArray[np.bool_], reason: str) -> None:
+        if bad.any():
+            i = int(token[bad].min())
+            ids = f"sequences {first_seq[i]}..{first_seq[i] + n_seq[i] - 1}"
+            raise ValueError(reason.format(position=positions[i], ids=ids))
+
+    refuse(seq_length[seq] != seq_length[first_seq[token]], "{ids} share a token but differ in length")
+    refuse(positions[token] != seq_length[seq] + rank, "position {position} does not follow {ids}")
+    # Branches may split the sequences of a token but never join.
+    begin, end = first_seq[token], first_seq[token] + n_seq[token]
+    joins = np.append(False, (seq[1:] == seq[:-1]) & ((begin[1:] < begin[:-1]) | (end[1:] > end[:-1])))
+    refuse(joins, "branches join in {ids}")
+    return seq_length + counts.astype(np.int32)
 
 
 class BatchBuffer:

@@ -181,8 +181,8 @@ class LlamaContext(library.Closing):
         self._is_counted = False
         if seq == ALL_SEQUENCES and start == 0:
             llama_cpp.llama_memory_clear(self._memory, False)
-        elif not llama_cpp.llama_memory_seq_rm(self._memory, seq, start, end):
-            raise LlamaError("llama.cpp cannot take tokens back from this model's cache")
+        else:
+            self._take_back(seq, start, end)
         np.minimum(seq_length[ids], start if end == _TO_THE_END else self.sequence_end(seq), out=seq_length[ids])
         self._is_counted = True
 
@@ -209,6 +209,24 @@ class LlamaContext(library.Closing):
         llama_cpp.llama_memory_seq_cp(self._memory, source, destination, start, end)
         seq_length[destination] = end
         self._is_counted = True
+
+    def share(self, source: int, destinations: range, start: int, end: int) -> None:
+        """Let the sequences `destinations` have the cells of `source` at start .. end - 1 instead of their own."""
+        seq_length = self._lengths()
+        if seq_length[source] < end or (seq_length[destinations.start : destinations.stop] < start).any():
+            raise ValueError(f"the sequences {destinations} cannot continue at {start} with {source}")
+        lengths = seq_length.tolist()
+        self._is_counted = False
+        for seq in destinations:
+            if lengths[seq] > start:
+                self._take_back(seq, start)
+            llama_cpp.llama_memory_seq_cp(self._memory, source, seq, start, end)
+        seq_length[destinations.start : destinations.stop] = end
+        self._is_counted = True
+
+    def _take_back(self, seq: int, start: int, end: int = _TO_THE_END) -> None:
+        if not llama_cpp.llama_memory_seq_rm(self._memory, seq, start, end):
+            raise LlamaError("llama.cpp cannot take tokens back from this model's cache")
 
     def keep(self, source: int, spare: int, start: int) -> None:
         """Let `spare`, a sequence that no pass continues, keep the cells of `source` from position `start` on taken."""
@@ -255,6 +273,10 @@ class LlamaContext(library.Closing):
     def sequence_end(self, seq: int) -> int:
         """Number of positions of `seq` by llama.cpp's own count."""
         return int(llama_cpp.llama_memory_seq_pos_max(self._memory, seq)) + 1
+
+    def sequence_length(self, seq: int) -> int:
+        """Number of positions of `seq`."""
+        return int(self._lengths()[seq])
 
     def sequence_lengths(self) -> NDArray[np.int32]:
         """int32[n_seq_max]: number of positions of each sequence."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -32,7 +31,7 @@ class SameTokens:
         """Nodes as the draft reads them, each as one token."""
         if max(node.token for node in nodes) < self.n_vocab:
             return nodes
-        return [node if node.token < self.n_vocab else replace(node, token=0) for node in nodes]
+        return [node if node.token < self.n_vocab else node._replace(token=0) for node in nodes]
 
     def rows(self, rows: Logits) -> Logits:
         """float32[n, n_vocab], by the target's tokens, from the draft's rows. The next call may overwrite them."""
@@ -91,7 +90,7 @@ class OtherTokens(SameTokens):
         return max(-(-(len(self._read) - self._n_most) // half) * half, 0)
 
     def read_nodes(self, nodes: Sequence[DraftNode]) -> Sequence[DraftNode]:
-        return [replace(node, token=self._shared.read(node.token)[-1]) for node in nodes]
+        return [node._replace(token=self._shared.read(node.token)[-1]) for node in nodes]
 
     def rows(self, rows: Logits) -> Logits:
         if len(rows) > len(self._rows):

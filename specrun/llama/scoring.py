@@ -66,9 +66,7 @@ class LeafSequences:
 
     def share_first_path(self, start: int, end: int) -> None:
         """Let all of them share the first sequence's cells at start .. end - 1 instead of their own."""
-        for seq in range(self.first + 1, self.first + self.n):
-            self._context.remove(seq, start)
-            self._context.copy(self.first, seq, start, end)
+        self._context.share(self.first, range(self.first + 1, self.first + self.n), start, end)
 
     def reset(self) -> None:
         """Note that all are empty."""

@@ -242,7 +242,7 @@ class TargetContext(PassBounds):
     def save(self) -> SavedText | None:
         """A copy of what the cache holds between passes; None after a failed pass. LlamaError if llama.cpp fails."""
         first = self.cells.first
-        if self.context.n_last_pass is None or int(self.context.sequence_lengths()[first]) != self.n_cached:
+        if self.context.n_last_pass is None or self.context.sequence_length(first) != self.n_cached:
             return None
         held = replace(self.held(is_copied=True), tokens=list(self.tokens), least_end=0)
         return SavedText(held, self.context.sequence_state(first), self.states.save() if self.states else None)

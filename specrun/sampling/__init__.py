@@ -3,6 +3,15 @@
 from specrun.sampling.adjustments import NO_TOKEN, Constraint
 from specrun.sampling.noise import SharedNoise
 from specrun.sampling.parameters import SamplingParameters
-from specrun.sampling.sampler import Candidates, Distribution, Sampler
+from specrun.sampling.sampler import CandidateRows, Candidates, Distribution, Sampler
 
-__all__ = ["NO_TOKEN", "Candidates", "Constraint", "Distribution", "Sampler", "SamplingParameters", "SharedNoise"]
+__all__ = [
+    "NO_TOKEN",
+    "CandidateRows",
+    "Candidates",
+    "Constraint",
+    "Distribution",
+    "Sampler",
+    "SamplingParameters",
+    "SharedNoise",
+]

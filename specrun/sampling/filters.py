@@ -77,6 +77,51 @@ def top_k(logits: Logits, k: int) -> TokenIds:
     return by_likelihood(logits, above(logits, threshold, largest))[:k]
 
 
+def top_k_of_each(rows: Logits, k: int) -> tuple[TokenIds, Logits]:
+    """int64[n, k]: the k likeliest ids of each row, likeliest first, and float32[n, k]: their logits.
+
+    Ids whose logit is minus infinity are left out; the logits behind the last id of a row are minus infinity, too.
+    """
+    n, n_vocab = rows.shape
+    largest = np.stack([group_maxima(row) for row in rows]) if n_vocab >= _SHORT else rows
+    check(float(largest.max()))
+    n_groups = largest.shape[1]
+    threshold = np.full((n, 1), np.finfo(np.float32).min)
+    if k < n_groups:  # as in `top_k`
+        at = n_groups - k
+        threshold = np.maximum(threshold, np.partition(largest, at, axis=1)[:, at : at + 1])
+    row, token = (largest >= threshold).nonzero()
+    if n_groups < n_vocab:
+        groups, n_grouped = token, _GROUP * n_groups
+        members = rows[:, :n_grouped].reshape(n, _GROUP, n_groups)[row, :, groups]
+        place, member = (members >= threshold[row]).nonzero()
+        others, rest = (rows[:, n_grouped:] >= threshold).nonzero()
+        token = np.concatenate([member * n_groups + groups[place], rest + n_grouped])
+        row = np.concatenate([row[place], others])
+        order = np.lexsort((token, row))
+        row, token = row[order], token[order]
+    # Ids ascend here, so that a stable sort puts the lower one of equals first.
+    counts = np.bincount(row, minlength=n)
+    rank = np.arange(len(row)) - (counts.cumsum() - counts)[row]
+    tokens = np.zeros((n, counts.max()), np.int64)
+    falling = np.full(tokens.shape, np.inf, np.float32)
+    tokens[row, rank], falling[row, rank] = token, -rows[row, token]
+    order = falling.argsort(axis=1, kind="stable")[:, :k]
+    each = np.arange(n)[:, None]
+    return tokens[each, order], -falling[each, order]
+
+
+def n_uncut(logits: Logits, p: float, share: float) -> NDArray[np.intp]:
+    """int[n]: how many of each row of float32[n, k] logits, likeliest first, `cut` leaves."""
+    k = logits.shape[1]
+    likely = (logits >= logits[:, :1] + np.float32(np.log(share))).sum(axis=1) if share else np.full(len(logits), k)
+    if p == 1:
+        return likely
+    values = logits.astype(np.float64)
+    cumulative = np.exp(values - values[:, :1]).cumsum(axis=1)
+    return np.minimum(likely, (cumulative < p * cumulative[:, -1:]).sum(axis=1) + 1)
+
+
 def cut(logits: Logits, tokens: TokenIds, p: float, share: float) -> TokenIds:
     """The shortest prefix of `tokens` (likeliest first) whose share of the probability of all `tokens` reaches `p`, and
     of these the ones that are at least `share` times as likely as the first: top-p, then min-p.

@@ -12,6 +12,7 @@ token of the vocabulary. Each position has a start of its own.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,12 @@ class SharedNoise:
             bits = [_mixed_number(start + (token + 1) * int(_GAMMA)) >> 11 for token in tokens.tolist()]
             return _gumbel(np.array(bits, np.uint64))
         return _gumbel(_mixed(np.uint64(start) + self._steps[tokens]) >> np.uint64(11))
+
+    def gumbel_of_each(self, positions: Sequence[int], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """float64[n, k]: the noise of each row of int64[n, k] tokens at its position."""
+        starts = {position: self._start(position) for position in set(positions)}
+        start = np.array([starts[position] for position in positions], np.uint64)
+        return _gumbel(_mixed(start[:, None] + self._steps[tokens]) >> np.uint64(11))
 
     def large_noise(self, position: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The tokens whose noise at `position` is at least LARGE_NOISE (int64[k], ascending) and that noise."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -38,6 +38,41 @@ class Candidates:
             return self.scores
         shifted = sharpness * (self.scores - self.scores[0])
         return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+
+
+@dataclass(frozen=True)
+class CandidateRows:
+    """The candidates after each of n nodes. The scores behind the last candidate of a row are minus infinity."""
+
+    tokens: TokenIds  # [n, k]
+    scores: NDArray[np.float64]  # [n, k], as in `Candidates`
+
+    @classmethod
+    def of(cls, each: Sequence[Candidates]) -> CandidateRows:
+        """The candidates of several nodes together."""
+        shape = len(each), max(len(one.tokens) for one in each)
+        rows = cls(np.zeros(shape, np.int64), np.full(shape, -np.inf))
+        for i, one in enumerate(each):
+            rows.tokens[i, : len(one.tokens)], rows.scores[i, : len(one.tokens)] = one.tokens, one.scores
+        return rows
+
+    def __iter__(self) -> Iterator[Candidates]:
+        return (self[i] for i in range(len(self.tokens)))
+
+    def __getitem__(self, i: int) -> Candidates:
+        k = int((self.scores[i] > -np.inf).sum())
+        return Candidates(self.tokens[i, :k], self.scores[i, :k])
+
+    def log_shares(self, sharpness: float = 1.0) -> NDArray[np.float64]:
+        """float64[n, k]: as `Candidates.log_shares` of each row, and minus infinity behind its last candidate."""
+        if self.scores.size and self.scores[:, -1].min() > -np.inf:
+            shifted = sharpness * (self.scores - self.scores[:, :1])
+            return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+        # The sum of a row that is filled up to a length may differ in its last bit.
+        result = np.full(self.scores.shape, -np.inf)
+        for row, one in zip(result, self, strict=True):
+            row[: len(one.scores)] = one.log_shares(sharpness)
+        return result
 
 
 @dataclass(frozen=True)
@@ -90,6 +125,11 @@ class Sampler:
         n_wanted = max(n_wanted, len(tokens) - self._n_prompt if self._constraint else 0)
         return list(tokens[max(len(tokens) - n_wanted, 0) :])
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether a token depends on the tokens before it."""
+        return self.parameters.has_penalties or self._constraint is not None
+
     def sample(self, logits: Logits, position: int, recent: Sequence[int]) -> int:
         """The token at `position`, or NO_TOKEN if the constraint allows none.
 
@@ -104,24 +144,36 @@ class Sampler:
         tokens = self._allowed(logits, position, margin=0.0)
         return int(tokens[0 if len(tokens) == 1 else self._perturbed(logits, tokens, position).argmax()])
 
-    def candidates(self, logits: Logits, position: int, recent: Sequence[int], count: int) -> Candidates:
-        """At most `count` candidates at `position`, ranked by the score whose argmax `sample` would take.
+    def candidates(
+        self, rows: Logits, positions: Sequence[int], recent: Sequence[Sequence[int]], count: int
+    ) -> CandidateRows:
+        """At most `count` candidates at each of `positions`, ranked by the score whose argmax `sample` would take.
+
+        rows: float32[n, n_vocab], the logits there. recent: of each, as in `sample`; anything if not `reads_text`.
 
         Tokens that only top-p and min-p cut are candidates, too, with a lower score: these filters act on the draft's
         own distribution here, and the target's may let such a token pass. With a constraint all candidates are allowed
         tokens. Unlikely allowed tokens may be missing, and there may be no candidate at all.
         """
-        logits = self._constrained(logits, position, recent, count)
-        if self._constraint and np.isneginf(logits.max()):
-            return Candidates(np.empty(0, np.int64), np.empty(0))
+        if self._biases or self.reads_text:
+            each = zip(rows, positions, recent, strict=True)
+            rows = np.stack([self._constrained(row, position, before, count) for row, position, before in each])
         if self.parameters.temperature == 0:
-            tokens = _possible(logits, filters.top_k(logits, count))
-            return Candidates(tokens, logits[tokens].astype(np.float64))
+            tokens, logits = filters.top_k_of_each(rows, count)
+            return CandidateRows(tokens, logits.astype(np.float64))
         if self.parameters.top_k > 0:
-            tokens, scores = self._proposed(logits, position)
-        else:
-            tokens = _possible(logits, self._allowed(logits, position, margin=_DRAFT_MARGIN))
-            scores = self._perturbed(logits, tokens, position)
+            return self._proposed(rows, positions, count)
+        return CandidateRows.of(
+            [self._within_margin(row, position, count) for row, position in zip(rows, positions, strict=True)]
+        )
+
+    def _within_margin(self, logits: Logits, position: int, count: int) -> Candidates:
+        """The candidates where there is no top-k."""
+        if np.isneginf(logits.max()):
+            return Candidates(np.empty(0, np.int64), np.empty(0))
+        tokens = self._allowed(logits, position, margin=_DRAFT_MARGIN)
+        tokens = tokens[logits[tokens] > -np.inf]
+        scores = self._perturbed(logits, tokens, position)
         if len(tokens) > count:
             best = np.argpartition(scores, -count)[-count:]
             tokens, scores = tokens[best], scores[best]
@@ -188,18 +240,34 @@ class Sampler:
             return self._within_reach(logits, position, margin)
         return self._filtered(logits)
 
-    def _proposed(self, logits: Logits, position: int) -> tuple[TokenIds, NDArray[np.float64]]:
-        """Ids that pass top-k, ascending, and their scores. Tokens that top-p or min-p cut rank behind the others."""
-        by_likelihood = _possible(logits, filters.top_k(logits, self.parameters.top_k))
-        n_passing = len(self._cut(logits, by_likelihood))
-        order = np.argsort(by_likelihood)
-        tokens = by_likelihood[order]
-        scores = self._perturbed(logits, tokens, position)
-        if n_passing < len(tokens):
-            passes = order < n_passing
-            # The first candidate stays the draft's own choice.
-            scores[~passes] = np.minimum(scores[~passes] - _FILTERED_PENALTY, scores[passes].max() - _ROUNDING)
-        return tokens, scores
+    def _proposed(self, rows: Logits, positions: Sequence[int], count: int) -> CandidateRows:
+        """The candidates where there is a top-k. Tokens that top-p or min-p cut rank behind the others."""
+        likeliest, logits = filters.top_k_of_each(rows, self.parameters.top_k)
+        n_found = (logits > -np.inf).sum(axis=1)
+        if n_found.all() and n_found.min() == logits.shape[1]:
+            return CandidateRows(*self._ranked(likeliest, logits, positions, count))
+        each = zip(likeliest[:, None], logits[:, None], positions, n_found.tolist(), strict=True)
+        ranked = [self._ranked(ids[:, :n], own[:, :n], [place], count) if n else None for ids, own, place, n in each]
+        nothing = Candidates(np.empty(0, np.int64), np.empty(0))
+        return CandidateRows.of([Candidates(one[0][0], one[1][0]) if one else nothing for one in ranked])
+
+    def _ranked(
+        self, likeliest: TokenIds, logits: Logits, positions: Sequence[int], count: int
+    ) -> tuple[TokenIds, NDArray[np.float64]]:
+        p, each = self.parameters, np.arange(len(likeliest))[:, None]
+        order = likeliest.argsort(axis=1)
+        tokens = likeliest[each, order]
+        scaled = logits[each, order].astype(np.float64) / p.temperature
+        scores = scaled + self._noise.gumbel_of_each(positions, tokens)
+        passes = order < filters.n_uncut(logits, p.top_p, p.min_p)[:, None]
+        # The first candidate stays the draft's own choice.
+        bound = np.where(passes, scores, -np.inf).max(axis=1, keepdims=True) - _ROUNDING
+        scores = np.where(passes, scores, np.minimum(scores - _FILTERED_PENALTY, bound))
+        if tokens.shape[1] > count:
+            best = scores.argpartition(-count, axis=1)[:, -count:]
+            tokens, scores = tokens[each, best], scores[each, best]
+        order = (-scores).argsort(axis=1, kind="stable")
+        return tokens[each, order], scores[each, order]
 
     def _filtered(self, logits: Logits) -> TokenIds:
         p = self.parameters
@@ -250,8 +318,3 @@ def _likeliest(logits: Logits) -> int:
     token = int(logits.argmax())  # the first NaN, if there is any
     filters.check(float(logits[token]))
     return token
-
-
-def _possible(logits: Logits, tokens: TokenIds) -> TokenIds:
-    """The `tokens` that the constraint allows: forbidden tokens have a logit of minus infinity."""
-    return tokens[logits[tokens] > -np.inf]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,7 @@ from specrun.speculation.tree import TokenTree
 Logits = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class DraftNode:
+class DraftNode(NamedTuple):
     """A node that a draft pass expands. Ids are places in the order of a tree's growth; 0 is the root."""
 
     id: int

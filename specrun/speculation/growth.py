@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import math
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.sampling import Candidates, Sampler
+from specrun.sampling import CandidateRows, Sampler
 from specrun.speculation.drafter import DraftLimits, DraftModel, DraftNode
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 
@@ -28,21 +28,46 @@ class TreeGrowth:
         self.committed = committed
         self.tokens = [committed[-1]]
         self.parents = [NO_PARENT]
-        self.scores = [0.0]  # log chances that a node and all nodes above it are accepted
+        self.scores = array("d", [0.0])  # log chances that a node and all nodes above it are accepted
         self.depths = [0]
         self.probabilities = [1.0]  # the draft's, of each node among its siblings
-        self.children: list[list[int]] = [[]]  # in the order offered
+        self._children: list[list[int]] = []
+
+    @property
+    def children(self) -> list[list[int]]:
+        """The children of each node, in the order offered."""
+        for node in range(len(self._children), len(self.tokens)):
+            self._children.append([])
+            if node != ROOT:
+                self._children[self.parents[node]].append(node)
+        return self._children
 
     def add(self, token: int, parent: int, score: float, probability: float) -> int:
         """Offer a child of `parent`; returns its id. A `probability` of nan: the draft model was not asked."""
-        self.children[parent].append(len(self.tokens))
-        self.children.append([])
         self.tokens.append(token)
         self.parents.append(parent)
         self.scores.append(score)
         self.depths.append(self.depths[parent] + 1)
         self.probabilities.append(probability)
         return len(self.tokens) - 1
+
+    def add_likely(self, nodes: Sequence[int], rows: CandidateRows, sharpness: float, least: float) -> range:
+        """Offer those of the candidates below each of `nodes` whose score is above `least`; returns their ids.
+
+        sharpness: log probabilities are those of softmax(sharpness * scores of the candidates).
+        """
+        first = len(self.tokens)
+        log_shares = rows.log_shares()
+        sharpened = log_shares if sharpness == 1 else rows.log_shares(sharpness)
+        scores = np.array([self.scores[node] for node in nodes])[:, None] + sharpened
+        row, rank = (scores > least).nonzero()
+        parents = [nodes[i] for i in row.tolist()]
+        self.tokens += rows.tokens[row, rank].tolist()
+        self.parents += parents
+        self.scores.frombytes(scores[row, rank].tobytes())
+        self.depths += [self.depths[parent] + 1 for parent in parents]
+        self.probabilities += np.exp(log_shares[row, rank]).tolist()
+        return range(first, len(self.tokens))
 
     def rescore(self, node: int, score: float) -> None:
         """Set the score of `node`, and change the scores of all nodes below it by the same amount."""
@@ -55,11 +80,13 @@ class TreeGrowth:
 
     def best(self, nodes: Iterable[int], count: int) -> list[int]:
         """The `count` nodes with the highest scores, best first. Among equals, the first that was offered wins."""
-        return heapq.nsmallest(count, nodes, key=lambda node: (-self.scores[node], node))
+        ids = np.sort(np.fromiter(nodes, np.intp))
+        return ids[np.argsort(-np.array(self.scores)[ids], kind="stable")[:count]].tolist()
 
     def worst_kept(self, budget: int) -> float:
         """The score of the budget-th best node, below which no node stays in the tree; -inf if there are fewer."""
-        return heapq.nlargest(budget, self.scores)[-1] if len(self.scores) >= budget else -math.inf
+        n = len(self.scores)
+        return float(np.partition(self.scores, n - budget)[n - budget]) if n >= budget else -math.inf
 
     def open(self, nodes: Iterable[int], limits: DraftLimits) -> list[int]:
         """Those of `nodes` whose further children may stay in the tree. Those of the others never will."""
@@ -110,7 +137,7 @@ class TreeGrowth:
 class CandidateSource(Protocol):
     """Gives candidates for the children of nodes."""
 
-    def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
+    def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> CandidateRows:
         """The candidates below each of `nodes`, from one draft pass. The first call for a tree is for [ROOT]."""
         ...
 
@@ -164,16 +191,15 @@ class ModelCandidates:
             return self.model.start(growth.committed)[None]
         return self.model.expand(growth.drafted(nodes))
 
-    def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
+    def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> CandidateRows:
         return self.candidates(growth, nodes, self.rows(growth, nodes))
 
-    def candidates(self, growth: TreeGrowth, nodes: Sequence[int], rows: NDArray[np.float32]) -> list[Candidates]:
+    def candidates(self, growth: TreeGrowth, nodes: Sequence[int], rows: NDArray[np.float32]) -> CandidateRows:
         """The candidates below each of `nodes`, whose logits are `rows`."""
-        recent, n = self.sampler.recent(growth.committed), len(growth.committed)
-        return [
-            self.sampler.candidates(row, n + growth.depths[node], recent + growth.path(node), MAX_CHILDREN)
-            for node, row in zip(nodes, rows, strict=True)
-        ]
+        sampler, n = self.sampler, len(growth.committed)
+        recent = sampler.recent(growth.committed)
+        before = [recent + growth.path(node) if sampler.reads_text else recent for node in nodes]
+        return sampler.candidates(rows, [n + growth.depths[node] for node in nodes], before, MAX_CHILDREN)
 
     def favourite(self, growth: TreeGrowth, node: int) -> int:
         row, recent = self.rows(growth, [node])[0], self.sampler.recent(growth.committed) + growth.path(node)

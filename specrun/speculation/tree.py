@@ -44,15 +44,18 @@ def children_of(parents: Sequence[int]) -> list[list[int]]:
 
 def depth_first(parents: Sequence[int], scores: Sequence[float]) -> list[int]:
     """The nodes in depth-first order, siblings by falling score. parents: root first, parents before their children."""
-    children = children_of(parents)
-    for siblings in children:
-        siblings.sort(key=lambda node: -scores[node])
-    order: list[int] = []
-    stack = [ROOT]
-    while stack:
-        node = stack.pop()
-        order.append(node)
-        stack.extend(reversed(children[node]))
+    sizes = [1] * len(parents)  # of the sub-tree of each node
+    for node in range(len(parents) - 1, ROOT, -1):
+        sizes[parents[node]] += sizes[node]
+    order, places = [ROOT] * len(parents), [ROOT] * len(parents)
+    free = [1] * len(parents)  # where the next child of each node goes
+    families = np.lexsort((-np.asarray(scores), np.asarray(parents)))  # children follow the siblings of their parents
+    for node in families.tolist():
+        if node != ROOT:
+            parent = parents[node]
+            places[node] = place = free[parent]
+            order[place] = node
+            free[parent], free[node] = place + sizes[node], place + 1
     return order
 
 
@@ -89,13 +92,15 @@ class TokenTree:
         """
         if len(tokens) == 0 or parents[0] != NO_PARENT:
             raise ValueError("a tree needs its root first")
-        for node, parent in enumerate(parents[1:], start=1):
-            if not 0 <= parent < node:
-                raise ValueError(f"node {node} has parent {parent}")
+        up = np.asarray(parents, np.int32)
+        wrong = (up < 0) | (up >= np.arange(len(up)))
+        if wrong[1:].any():
+            node = int(wrong[1:].argmax()) + 1
+            raise ValueError(f"node {node} has parent {parents[node]}")
         order = depth_first(parents, scores)
         place = np.empty(len(order), np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
-        new_parents = place[np.asarray(parents, np.int32)[order]]
+        new_parents = place[up[order]]
         new_parents[ROOT] = NO_PARENT
         own = np.full(len(order), np.nan) if probabilities is None else np.asarray(probabilities, np.float64)
         return cls(
@@ -142,21 +147,25 @@ class TokenTree:
     @cached_property
     def leaf_counts(self) -> Int32Array:
         """int32[n]: leaves below each node; 1 for a leaf itself."""
-        counts = np.array([0 if children else 1 for children in self.children], np.int32)
-        for node in range(len(self) - 1, 0, -1):
-            counts[self.parents[node]] += counts[node]
-        return counts
+        counts = self._is_leaf.astype(np.int32).tolist()
+        parents = self.parents.tolist()
+        for node in range(len(parents) - 1, ROOT, -1):
+            counts[parents[node]] += counts[node]
+        return np.array(counts, np.int32)
+
+    @property
+    def _is_leaf(self) -> NDArray[np.bool_]:
+        return np.bincount(self.parents[1:], minlength=len(self)) == 0
 
     @cached_property
     def first_leaves(self) -> Int32Array:
         """int32[n]: the first leaf path, in depth-first order, through each node, which `leaf_counts` paths share."""
-        is_leaf = np.array([not children for children in self.children])
-        return (np.cumsum(is_leaf) - is_leaf).astype(np.int32)
+        return (np.cumsum(self._is_leaf) - self._is_leaf).astype(np.int32)
 
     @cached_property
     def n_leaves(self) -> int:
         """Number of leaf paths; each takes a sequence id of llama.cpp."""
-        return int(self.leaf_counts[ROOT])
+        return int(self._is_leaf.sum())
 
     def path_to(self, node: int) -> list[int]:
         """Node indices from the root to `node`, both included."""
@@ -205,17 +214,18 @@ class TokenTree:
         Every node goes on to the child with the best path below it; its other children begin paths of their own. A path
         is worth less than the path it branches from, so the best paths form a tree.
         """
-        worth = np.exp(self.scores)  # of the best path from each node down
-        next_of = np.full(len(self), NO_PARENT)
-        for node in range(len(self) - 1, -1, -1):
-            if self.children[node]:
-                next_of[node] = max(self.children[node], key=lambda child: worth[child])
+        worth = np.exp(self.scores).tolist()  # of the best path from each node down
+        parents, next_of = self.parents.tolist(), [NO_PARENT] * len(self)
+        for node in range(len(self) - 1, ROOT - 1, -1):  # children come after their parents, the likeliest first
+            if next_of[node] != NO_PARENT:
                 worth[node] += worth[next_of[node]]
-        heads = np.array([node for node in range(len(self)) if node == ROOT or next_of[self.parents[node]] != node])
+            parent = parents[node]
+            if node != ROOT and (next_of[parent] == NO_PARENT or worth[node] >= worth[next_of[parent]]):
+                next_of[parent] = node
+        heads = [node for node in range(len(self)) if node == ROOT or next_of[parents[node]] != node]
         mask = np.zeros(len(self), np.bool_)
-        for head in heads[np.argsort(-worth[heads], kind="stable")[:max_leaves]]:
-            node = int(head)
+        for node in sorted(heads, key=lambda head: -worth[head])[:max_leaves]:
             while node != NO_PARENT:
                 mask[node] = True
-                node = int(next_of[node])
+                node = next_of[node]
         return self.keep(mask)

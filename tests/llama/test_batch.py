@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from specrun.llama.batch import Batch
+from specrun.speculation.tree import TokenTree
 
 LENGTHS = np.array([5, 5, 5, 3], np.int32)
 
@@ -53,3 +54,14 @@ def test_a_tree_is_accepted_and_lengths_follow() -> None:
 def test_a_bad_batch_is_refused(bad: Batch, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         check(bad)
+
+
+def test_lengths_after_random_trees_are_those_of_their_paths() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        n = int(rng.integers(2, 40))
+        tree = TokenTree.build(range(n), [-1, *(int(rng.integers(i)) for i in range(1, n))], rng.random(n))
+        whole = Batch(tree.tokens, 5 + tree.depths, tree.first_leaves, tree.leaf_counts, np.ones(n, np.bool_))
+        lengths = whole.check(100, 64, 64, np.full(tree.n_leaves + 1, 5, np.int32))
+        leaves = [node for node, below in enumerate(tree.children) if not below]
+        assert lengths.tolist() == [*(6 + tree.depths[leaf] for leaf in leaves), 5]

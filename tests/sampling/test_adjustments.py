@@ -23,7 +23,7 @@ def test_a_row_may_lack_tokens() -> None:
 def test_they_come_before_penalties_filters_and_the_constraint_of_one_likeliest() -> None:
     greedy = SamplingParameters(temperature=0, logit_bias=((1, 3.0),))
     assert Sampler(greedy, 4).sample(ROW, 0, ()) == 1
-    assert Sampler(greedy, 4).candidates(ROW, 0, (), 2).tokens.tolist() == [1, 3]
+    assert Sampler(greedy, 4).candidates(ROW[None], [0], [()], 2).tokens.tolist() == [[1, 3]]
     # 5 / 2 is less than 4, so the penalty acts on the biased logit; 2 / 2 + 3 would be more.
     penalized = SamplingParameters(temperature=0, logit_bias=((1, 3.0),), repeat_penalty=2.0)
     assert Sampler(penalized, 4).sample(ROW, 1, (1,)) == 3

@@ -101,7 +101,7 @@ def test_candidates_are_allowed_and_the_first_is_the_sample_where_they_are_commo
     for seed in range(40):
         logits, allowed = rows(seed)
         sampler = Sampler(replace(parameters, seed=seed), N_VOCAB, Only(allowed))
-        candidates = sampler.candidates(logits, 0, (), 16)
+        candidates = sampler.candidates(logits[None], [0], [()], 16)[0]
         assert allowed[candidates.tokens].all()
         assert bool(len(candidates.tokens)) == bool(allowed.any())
         assert np.isfinite(candidates.scores).all()
@@ -118,7 +118,7 @@ def test_it_is_asked_about_what_was_written_since_the_prompt() -> None:
         for text in ([1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9]):
             constraint.written.clear()
             sampler.sample(logits, len(text), sampler.recent(text))
-            sampler.candidates(logits, len(text) + 1, [*sampler.recent(text), 11], 4)
+            sampler.candidates(logits[None], [len(text) + 1], [[*sampler.recent(text), 11]], 4)
             assert constraint.written[0] == text[4:]
             assert constraint.written[-1] == [*text[4:], 11]
 
@@ -127,7 +127,7 @@ def test_it_is_asked_about_what_was_written_since_the_prompt() -> None:
 def test_nothing_allowed_is_no_token_and_no_candidates(temperature: float) -> None:
     sampler = Sampler(SamplingParameters(temperature=temperature), N_VOCAB, Only(np.zeros(N_VOCAB, np.bool_)))
     assert sampler.sample(rows(0)[0], 0, ()) == NO_TOKEN
-    assert len(sampler.candidates(rows(0)[0], 0, (), 8).tokens) == 0
+    assert len(sampler.candidates(rows(0)[0][None], [0], [()], 8)[0].tokens) == 0
 
 
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
@@ -138,10 +138,10 @@ def test_tokens_that_a_trimmed_draft_lacks_are_no_candidates(parameters: Samplin
     allowed[:90] = False
     constraint = Only(allowed)
     sampler = Sampler(parameters, N_VOCAB, constraint)
-    assert 0 < len(sampler.candidates(logits, 3, [], 16).tokens) <= 10
+    assert 0 < len(sampler.candidates(logits[None], [3], [[]], 16)[0].tokens) <= 10
     assert 90 <= sampler.sample(logits, 3, []) < 100
     allowed[:100] = False  # only what it lacks may follow
     constraint.n_asked = 0
-    assert len(sampler.candidates(logits, 3, [], 16).tokens) == 0
+    assert len(sampler.candidates(logits[None], [3], [[]], 16)[0].tokens) == 0
     assert constraint.n_asked < N_VOCAB / 2, "those that it lacks are looked at in vain"
     assert sampler.sample(logits, 3, []) == NO_TOKEN

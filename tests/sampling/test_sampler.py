@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specrun.errors import LlamaError, UsageError
-from specrun.sampling import Sampler, SamplingParameters
+from specrun.sampling import Sampler, SamplingParameters, filters
 from specrun.sampling.adjustments import penalized
 from specrun.verifying.findings import chi_square_p_value
 
@@ -85,7 +85,7 @@ def test_the_first_candidate_is_the_sample(temperature: float, filtered: bool) -
     )
     sampler = Sampler(parameters, N_VOCAB)
     for position in range(100):
-        candidates = sampler.candidates(logits(), position, (), 8)
+        candidates = sampler.candidates(logits()[None], [position], [()], 8)[0]
         assert candidates.tokens[0] == sampler.sample(logits(), position, ())
         assert len(candidates.tokens) == len(set(candidates.tokens.tolist())) <= 8
         assert (np.diff(candidates.scores) <= 0).all()
@@ -143,7 +143,7 @@ def test_a_draft_may_propose_what_only_its_own_top_p_and_min_p_cut() -> None:
     sampler = Sampler(SamplingParameters(temperature=0.8, top_k=3, top_p=0.9, min_p=0.2), N_VOCAB)
     for position in range(50):
         assert sampler.sample(row, position, ()) == 3
-        candidates = sampler.candidates(row, position, (), 8)
+        candidates = sampler.candidates(row[None], [position], [()], 8)[0]
         assert candidates.tokens[0] == 3
         assert set(candidates.tokens.tolist()) == {3, 5, 8}
 
@@ -171,8 +171,64 @@ def test_logits_that_are_no_numbers_are_an_error(
     sampler = Sampler(parameters, n_vocab)
     for call in (
         lambda: sampler.sample(row, 7, []),
-        lambda: sampler.candidates(row, 7, [], 4),
+        lambda: sampler.candidates(row[None], [7], [[]], 4),
         lambda: sampler.distribution(row, []),
     ):
         with pytest.raises(LlamaError, match="no numbers"):
             call()
+
+
+def ranked(sampler: Sampler, row: np.ndarray, position: int, count: int) -> tuple[list[int], np.ndarray]:
+    """The candidates of one row where there is a top-k or no temperature, as the documentation says it."""
+    p = sampler.parameters
+    possible = [int(token) for token in np.argsort(-row, kind="stable") if row[token] > -np.inf]
+    if p.temperature == 0:
+        return possible[:count], row[possible[:count]].astype(np.float64)
+    likeliest = possible[: p.top_k]
+    passing = set(filters.cut(row, np.array(likeliest), p.top_p, p.min_p).tolist()) if likeliest else set()
+    scores = row[likeliest].astype(np.float64) / p.temperature
+    scores += sampler._noise.gumbel(position, np.array(likeliest, np.int64))
+    best = max((s for s, token in zip(scores, likeliest, strict=True) if token in passing), default=0.0)
+    scores = np.array(
+        [s if t in passing else min(s - 1.0, best - 1e-3) for s, t in zip(scores.tolist(), likeliest, strict=True)]
+    )
+    order = np.argsort(-scores, kind="stable")[:count]
+    return [likeliest[i] for i in order], scores[order]
+
+
+@pytest.mark.parametrize("n_vocab", [50, N_VOCAB, 5000])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        SamplingParameters(temperature=0),
+        SamplingParameters(temperature=0.8),
+        SamplingParameters(temperature=0.8, top_k=30, top_p=1),
+        SamplingParameters(temperature=1.2, top_k=70, min_p=0),
+        replace(NO_FILTER, temperature=0.8),
+    ],
+    ids=str,
+)
+def test_the_candidates_of_several_rows_are_those_of_each(n_vocab: int, parameters: SamplingParameters) -> None:
+    rng = np.random.default_rng(7)
+    rows = (3 * rng.standard_normal((9, n_vocab))).astype(np.float32)
+    rows[1] = np.round(rows[1])  # many equal logits
+    rows[2:4, rng.permutation(n_vocab)[5:]] = -np.inf  # what a constraint, or another tokenizer, leaves
+    rows[4] = -np.inf
+    sampler = Sampler(parameters, n_vocab)
+    positions = [3, 3, 4, 4, 4, 5, 6, 7, 8]
+    found = sampler.candidates(rows, positions, [()] * 9, 16)
+    for i, row in enumerate(rows):
+        alone = sampler.candidates(row[None], [positions[i]], [()], 16)[0]
+        np.testing.assert_array_equal(found[i].tokens, alone.tokens)
+        np.testing.assert_array_equal(found[i].scores, alone.scores)
+        for sharpness in (1.0, 1.5):
+            n, shares = len(alone.tokens), found.log_shares(sharpness)[i]
+            np.testing.assert_array_equal(shares[:n], alone.log_shares(sharpness))
+            assert np.isneginf(shares[n:]).all()
+        if parameters.temperature == 0 or parameters.top_k:
+            tokens, scores = ranked(sampler, row, positions[i], 16)
+            np.testing.assert_array_equal(alone.scores, scores)
+            distinct = len(set(scores.tolist())) == len(scores)
+            assert not distinct or alone.tokens.tolist() == tokens
+    assert len(found[4].tokens) == 0
+    assert found[2].tokens.tolist() != found[3].tokens.tolist()

@@ -66,7 +66,7 @@ class HeadDraft:
     def _encoded(self, rows: Floats) -> Floats:
         """float32[n, state_width]: the states that the head makes of the target's rows, before it reads them."""
         # llama.cpp checks the positions, which go on with the cache's, though it does not use them.
-        batch = rows_batch(rows, int(self.context.sequence_lengths()[_WHOLE]), _WHOLE, outputs=True)
+        batch = rows_batch(rows, self.context.sequence_length(_WHOLE), _WHOLE, outputs=True)
         self.context.compute(llama_cpp.llama_encode, batch.struct, "a head's encoder")
         return self._own_states(len(rows))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specrun.sampling import Candidates
 from specrun.speculation.drafter import Draft, DraftLimits, Growing, StepwiseDrafter
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
 from specrun.speculation.method import HEADS, Drafting, HeadKind, Method
@@ -45,8 +44,8 @@ class SpecExecDrafter(StepwiseDrafter):
             for n_passes in range(1, limits.depth + 1):
                 yield growth.drafted(level)
                 worst_kept = growth.worst_kept(limits.budget)
-                for node, candidates in zip(level, self.source.children(growth, level), strict=True):
-                    unexpanded += self._add_children(growth, node, candidates, worst_kept)
+                rows = self.source.children(growth, level)
+                unexpanded += growth.add_likely(level, rows, self.sharpness, worst_kept)
                 if n_passes == limits.depth:
                     break
                 unexpanded = growth.open(unexpanded, limits)
@@ -57,12 +56,6 @@ class SpecExecDrafter(StepwiseDrafter):
                 expanded = set(level)
                 unexpanded = [node for node in unexpanded if node not in expanded]
         return Draft(growth.tree(limits))
-
-    def _add_children(self, growth: TreeGrowth, node: int, candidates: Candidates, worst_kept: float) -> list[int]:
-        """Offer the children of `node` with scores above `worst_kept`; returns their ids."""
-        scores = growth.scores[node] + candidates.log_shares(self.sharpness)
-        offered = zip(candidates.tokens.tolist(), scores.tolist(), candidates.shares.tolist(), strict=True)
-        return [growth.add(token, node, score, share) for token, score, share in offered if score > worst_kept]
 
 
 def specexec(drafting: Drafting) -> SpecExecDrafter:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from specrun.sampling import Candidates
+from specrun.sampling import CandidateRows, Candidates
 from specrun.speculation.accept import Accepted
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafter import Draft, DraftLimits
@@ -105,7 +105,7 @@ class _Source:
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         return range(min(len(parents), width))
 
-    def candidates(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
+    def candidates(self, growth: TreeGrowth, nodes: Sequence[int]) -> CandidateRows:
         self.passes.append(len(nodes))
         found = []
         for node in nodes:
@@ -113,14 +113,14 @@ class _Source:
             shares = self.text.shares[here if is_right else here + 100]
             order = np.argsort(-shares, kind="stable")
             found.append(Candidates(order, np.log(np.maximum(shares[order], 1e-12))))
-        return found
+        return CandidateRows.of(found)
 
     def favourite(self, growth: TreeGrowth, node: int) -> int:
         return int(self.candidates(growth, [node])[0].tokens[0])
 
 
 class _Draft(_Source):
-    def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> list[Candidates]:
+    def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> CandidateRows:
         return self.candidates(growth, nodes)
 
 
