@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from specrun.llama import AnyDraft, DraftContext, TargetContext
+from specrun.llama import AnyDraft, AssistantDraft, BlockDraft, DraftContext, HeadDraft, RecurrentDraft, TargetContext
 from specrun.llama.draft import SavedDraft
 from specrun.llama.lane_cells import CellLedger, LaneCells
 from specrun.llama.rollback import HeldText, SavedText
@@ -19,16 +20,23 @@ _MANY_DEAD = 256
 
 @dataclass(frozen=True, eq=False)
 class SavedCaches:
-    """A copy in memory of a text as both models hold it, so that texts go on in turn without being read again."""
+    """A copy of a text as both models hold it, so that texts go on in turn without being read again.
+
+    draft: None where nothing drafted, and for an assistant, which has no cache.
+    """
 
     target: SavedText
-    # None without a draft model, and for a head or a draft with recurrent layers, which read the text again.
     draft: SavedDraft | None
 
     @property
     def held(self) -> HeldText:
         """What the target holds."""
         return self.target.held
+
+    @property
+    def has_head_states(self) -> bool:
+        """Whether there are the target's hidden states, without which a head cannot draft."""
+        return self.target.for_head is not None
 
     @property
     def n_bytes(self) -> int:
@@ -66,22 +74,45 @@ class Engine:
             self.draft.reset()
 
     @property
+    def held(self) -> HeldText:
+        """What the target holds."""
+        return self.target.held()
+
+    @property
+    def has_head_states(self) -> bool:
+        """As that of `SavedCaches`."""
+        return self.target.states is not None
+
+    @property
     def n_saved_bytes(self) -> int:
         """About the bytes that `save` would take now."""
-        return self.target.n_saved_bytes + (self.draft.n_saved_bytes if isinstance(self.draft, DraftContext) else 0)
+        return self.target.n_saved_bytes + self.n_beside_bytes
 
-    def save(self) -> SavedCaches | None:
-        """A copy of what the caches hold between texts; None after a pass that failed. Raises LlamaError."""
-        target = self.target.save()
+    @property
+    def n_beside_bytes(self) -> int:
+        """About the bytes that it takes beside the target's cache."""
+        states, draft = self.target.states, self._draft_with_cache
+        return (states.n_bytes if states else 0) + (draft.n_saved_bytes if draft else 0)
+
+    @property
+    def _draft_with_cache(self) -> DraftContext | RecurrentDraft | HeadDraft | BlockDraft | None:
+        return None if isinstance(self.draft, AssistantDraft) else self.draft
+
+    def save(self, path: Path | None = None) -> SavedCaches | None:
+        """A copy of what the caches hold between texts; None after a pass that failed. Raises LlamaError, and OSError.
+
+        path: a file to which llama.cpp writes the target's cache; None for memory.
+        """
+        target = self.target.save(path)
         if target is None:
             return None
-        return SavedCaches(target, self.draft.save() if isinstance(self.draft, DraftContext) else None)
+        return SavedCaches(target, self._draft_with_cache.save() if self._draft_with_cache else None)
 
     def restore(self, saved: SavedCaches) -> None:
         """Let the caches hold what this engine saved. Raises LlamaError."""
         self.target.restore(saved.target)
-        if saved.draft and isinstance(self.draft, DraftContext):
-            self.draft.restore(saved.draft)
+        if saved.draft and self._draft_with_cache:
+            self._draft_with_cache.restore(saved.draft)
 
 
 class Lanes:

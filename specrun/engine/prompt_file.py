@@ -1,8 +1,10 @@
 """The file of a prompt's state: what a text left in the caches of both models, and what it may be used with.
 
-Its first line names the format, and has the SHA-256 of the second line, which is a JSON object: the tokens, what the
-state may be used with, and the type, the shape and the SHA-256 of the arrays that follow. Nothing of a file is used
-unless all of that is right.
+It begins as the file that llama.cpp writes of a sequence, with the target's cache, so that llama.cpp reads it from the
+disk into its cache and nobody needs memory for a copy. Other arrays follow, then a line with a JSON object: the tokens,
+what the state may be used with, where the arrays lie, and a CRC-32 of each piece of all that is before. The last line
+names the format, and has the SHA-256 and the length of that object. Nothing of a file is used unless all of that is
+right.
 """
 
 from __future__ import annotations
@@ -10,23 +12,29 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specrun.engine.engine import SavedCaches
+from specrun.interrupts import never
+from specrun.llama.context import file_parts
 from specrun.llama.draft import SavedDraft
 from specrun.llama.heads.target_states import SavedStates
 from specrun.llama.rollback import HeldText, PromptState, SavedText
-from specrun.locations import parse_json, whole_file
+from specrun.locations import parse_json
 
-_FORMAT = "specrun prompt 1"
-_MOST_HEAD_BYTES = 1 << 28  # of the first two lines: some million tokens
-_CHUNK = 1 << 24  # bytes that are read or written at once
+_FORMAT = "specrun prompt 2"
+_LAST_LINE = len(f"\n{_FORMAT} {64 * '0'} {0:010d}\n")  # bytes
+_PIECE = 1 << 22  # bytes with a checksum
+_READERS = 4  # threads that check pieces: while one waits for the disk, others compute
 
 Array = NDArray[Any]
 
@@ -45,7 +53,8 @@ class Head:
 
     path: the file. subject: the fingerprint of what the target's part may be used with. draft: that of the draft's part
     and of a head's states; None without a draft. held: the text; where its cache can go back to has no state.
-    seconds_per_token: what reading a token of a prompt took. n_bytes: of the whole file.
+    seconds_per_token: what reading a token of a prompt took. n_bytes: of the whole file. n_checked: of those before the
+    JSON object.
     """
 
     path: Path
@@ -54,25 +63,24 @@ class Head:
     held: HeldText
     seconds_per_token: float
     n_bytes: int
+    n_checked: int
     value: dict[str, Any]  # the JSON object
-    begin: int  # of the arrays, in bytes
 
 
 def write(
-    path: Path,
+    file: BinaryIO,
     saved: SavedCaches,
     subject: str,
     draft: str | None,
     seconds_per_token: float,
     is_stopped: Callable[[], bool],
 ) -> None:
-    """Write the file, whole or not at all; only its owner may read it.
+    """Write the file, which is empty, or has the target's cache already if `saved` says so.
 
-    The arguments are the fields of `Head`. is_stopped: asked now and then whether to end early. Raises OSError and
-    StoppedError.
+    The other arguments are the fields of `Head`. is_stopped: asked now and then whether to end early. Raises OSError
+    and StoppedError.
     """
     target, of_draft, held = saved.target, saved.draft, saved.held
-    arrays: dict[str, Array] = {"target": target.state}
     value: dict[str, Any] = {
         "subject": subject,
         "draft": draft,
@@ -83,6 +91,7 @@ def write(
         "prompt_end": held.prompt.end if held.prompt else 0,
         "is_beginning": held.is_beginning,
     }
+    arrays: dict[str, Array] = {}
     if held.prompt:
         arrays["prompt"] = held.prompt.state
     if target.for_head:
@@ -91,75 +100,86 @@ def write(
     if of_draft:
         arrays["draft"] = of_draft.state
         value["draft_tokens"], value["n_forgotten"] = of_draft.tokens, of_draft.n_forgotten
-    value["arrays"] = {name: [array.dtype.name, array.shape] for name, array in arrays.items()}
-    value["sha256"] = _digest(arrays.values(), is_stopped)
+    if not isinstance(target.state, Path):
+        for part in file_parts(target.state):
+            _write(file, part, is_stopped)
+    file.seek(0, os.SEEK_END)
+    places = {}
+    for name, array in arrays.items():
+        places[name] = [file.tell(), array.dtype.name, array.shape]
+        _write(file, array.reshape(-1).view(np.uint8).data, is_stopped)
+    file.flush()
+    value["arrays"], value["checks"] = places, _checks(Path(file.name), file.tell(), is_stopped)
     line = json.dumps(value, separators=(",", ":")).encode()
-    with whole_file(path, private=True) as file:
-        file.write(f"{_FORMAT} {hashlib.sha256(line).hexdigest()}\n".encode() + line + b"\n")
-        for array in arrays.values():
-            for chunk in _chunks(array):
-                _go_on(is_stopped)
-                file.write(chunk)
+    file.write(line + f"\n{_FORMAT} {hashlib.sha256(line).hexdigest()} {len(line):010d}\n".encode())
 
 
 def read_head(path: Path) -> Head:
     """The head of a file. Raises DamagedStateError if it is no whole state, and OSError."""
     with path.open("rb") as file:
-        first = file.readline(200)
-        line = file.readline(_MOST_HEAD_BYTES)
         n_bytes = os.fstat(file.fileno()).st_size
-    if first != f"{_FORMAT} {hashlib.sha256(line[:-1]).hexdigest()}\n".encode():
+        file.seek(max(n_bytes - _LAST_LINE, 0))
+        last = file.read()
+        length = int(last[-11:-1]) if last[-11:-1].isdigit() else n_bytes
+        file.seek(max(n_bytes - _LAST_LINE - length, 0))
+        line = file.read(length)
+    if last != f"\n{_FORMAT} {hashlib.sha256(line).hexdigest()} {length:010d}\n".encode():
         raise DamagedStateError(path.name)
     value = parse_json(line)
-    begin = len(first) + len(line)
-    if begin + sum(_n_bytes(*array) for array in value["arrays"].values()) != n_bytes:
-        raise DamagedStateError(path.name)
     end = value["prompt_end"]
     prompt = PromptState(end, np.empty(0, np.uint8)) if end else None
     held = HeldText(value["tokens"], value["n_cached"], value["any_end"], prompt, is_beginning=value["is_beginning"])
-    return Head(path, value["subject"], value["draft"], held, value["seconds_per_token"], n_bytes, value, begin)
+    subject, draft, each = value["subject"], value["draft"], value["seconds_per_token"]
+    return Head(path, subject, draft, held, each, n_bytes, n_bytes - _LAST_LINE - length, value)
 
 
 def read(head: Head, with_draft: bool) -> SavedCaches:
-    """The state of a file. with_draft: with the parts of the draft. Raises DamagedStateError, OSError, MemoryError."""
+    """The state of a file, where the target's cache stays. with_draft: with the parts of the draft.
+
+    Raises DamagedStateError, OSError and MemoryError.
+    """
     value = head.value
-    arrays: dict[str, Array] = {}
-    digest = hashlib.sha256()
-    with head.path.open("rb", buffering=0) as file:
-        file.seek(head.begin)
-        for name, (kind, shape) in value["arrays"].items():
-            arrays[name] = np.empty(shape, kind)
-            for chunk in _chunks(arrays[name]):
-                if file.readinto(chunk) != len(chunk):  # a regular file gives what is asked for
-                    raise DamagedStateError(head.path.name)
-                digest.update(chunk)
-    if digest.hexdigest() != value["sha256"]:
+    if _checks(head.path, head.n_checked, never) != value["checks"]:
         raise DamagedStateError(head.path.name)
+    arrays: dict[str, Array] = {}
+    for name, (begin, kind, shape) in value["arrays"].items():
+        if with_draft or name == "prompt":
+            count = int(np.prod(shape, dtype=np.int64))
+            arrays[name] = np.fromfile(head.path, kind, count, offset=begin).reshape(shape)
     prompt = PromptState(value["prompt_end"], arrays["prompt"]) if "prompt" in arrays else None
     held = replace(head.held, prompt=prompt)
-    has_head = with_draft and "head" in arrays
-    for_head = SavedStates(value["head_tokens"], arrays["head"]) if has_head else None
-    has_draft = with_draft and "draft" in arrays
-    draft = SavedDraft(value["draft_tokens"], value["n_forgotten"], arrays["draft"]) if has_draft else None
-    return SavedCaches(SavedText(held, arrays["target"], for_head), draft)
+    for_head = SavedStates(value["head_tokens"], arrays["head"]) if "head" in arrays else None
+    draft = SavedDraft(value["draft_tokens"], value["n_forgotten"], arrays["draft"]) if "draft" in arrays else None
+    return SavedCaches(SavedText(held, head.path, for_head), draft)
 
 
-def _n_bytes(kind: str, shape: Sequence[int]) -> int:
-    return int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize
+def _write(file: BinaryIO, data: bytes | memoryview, is_stopped: Callable[[], bool]) -> None:
+    for begin, n in _pieces(len(data)):
+        _go_on(is_stopped)
+        file.write(data[begin : begin + n])
 
 
-def _chunks(array: Array) -> list[memoryview]:
-    flat = array.reshape(-1).view(np.uint8)
-    return [flat[i : i + _CHUNK].data for i in range(0, len(flat), _CHUNK)]
+def _pieces(n_bytes: int) -> Sequence[tuple[int, int]]:
+    """The begin and the length of each piece of so many bytes."""
+    return [(begin, min(_PIECE, n_bytes - begin)) for begin in range(0, n_bytes, _PIECE)]
 
 
-def _digest(arrays: Any, is_stopped: Callable[[], bool]) -> str:
-    digest = hashlib.sha256()
-    for array in arrays:
-        for chunk in _chunks(array):
-            _go_on(is_stopped)
-            digest.update(chunk)
-    return digest.hexdigest()
+def _checks(path: Path, n_bytes: int, is_stopped: Callable[[], bool]) -> list[int]:
+    """The checksum of each piece of the first `n_bytes` of a file."""
+    with ThreadPoolExecutor(_READERS, "specrun-checks") as pool:
+        try:
+            return list(pool.map(partial(_check, path, is_stopped), _pieces(n_bytes)))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _check(path: Path, is_stopped: Callable[[], bool], piece: tuple[int, int]) -> int:
+    _go_on(is_stopped)
+    begin, n = piece
+    with path.open("rb", buffering=0) as file:
+        file.seek(begin)
+        return zlib.crc32(file.read(n))
 
 
 def _go_on(is_stopped: Callable[[], bool]) -> None:

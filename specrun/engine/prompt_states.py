@@ -15,10 +15,11 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from specrun.display_text import size_text
 from specrun.engine import prompt_file, prompt_folder
 from specrun.engine.engine import Engine, SavedCaches
 from specrun.engine.free_threads import divides_attention
-from specrun.engine.prompt_file import DamagedStateError, Head, StoppedError
+from specrun.engine.prompt_file import Head, StoppedError
 from specrun.engine.prompt_folder import SUFFIX
 from specrun.errors import ContextFullError, OutOfMemoryError, SpecrunError
 from specrun.hardware.machine import fingerprint, surroundings
@@ -38,12 +39,13 @@ from specrun.llama.context import LlamaContext
 from specrun.llama.loaded_model import LlamaModel
 from specrun.llama.rollback import HeldText
 from specrun.llama_settings import LlamaSettings
+from specrun.locations import file_bytes, whole_file
 from specrun.speculation.planning.pass_sizes import PassSizes
 
 FEWEST = 256  # tokens that are worth a file: fewer are read in a pass
 LONG = 500  # tokens that are on disk nowhere yet, from which a text is kept as soon as nobody waits
 _PAUSE = 600.0  # seconds in which nothing is written after a disk has refused: a server would copy caches for nothing
-_SHARE_OF_RAM = 4  # a copy that is being written takes at most this part of the memory that is free
+_SHARE_OF_RAM = 4  # copies for a file take at most this part of the memory that is free
 _NO_BITS = ("threads", "threads_batch", "load_mode")  # settings on which no bit depends; for threads see `of_target`
 
 
@@ -77,20 +79,23 @@ class PromptStates:
         self._seconds_per_token = 0.0  # the least that reading a token of a prompt took
         self._thread: threading.Thread | None = None
         self._is_stopped = threading.Event()
+        self._n_damaged = 0  # files that were found damaged, and deleted, since that was last said
         self._not_before = 0.0  # moment of `time.monotonic` until which nothing is written
 
     def take_up(self, engine: Engine, prompt: list[int]) -> Lookup:
         """Let the caches hold the state that has most of a prompt, unless they hold as much of it already, or reading
         it again takes no longer. Call it between texts. After a failure the caches are empty.
         """
-        n_held = engine.target.held().reusable(prompt)
+        n_held = engine.held.reusable(prompt)
         if len(prompt) - n_held <= FEWEST:
             return Lookup(0, "")
-        heads = self._found(engine.target.states is not None)
+        heads = self._found(engine.has_head_states)
         best = max(heads, key=lambda head: head.held.reusable(prompt), default=None)
         n = best.held.reusable(prompt) if best else 0
         if best is None or n - n_held < FEWEST:
             why = "none has this beginning" if heads else "none is kept of this model, build and settings"
+            if self._n_damaged:
+                why, self._n_damaged = f"{why}; {self._n_damaged} damaged, and deleted", 0
             return Lookup(0, why, self._parting(heads, prompt, n_held))
         target = engine.target
         # Texts share the cells; but what a head keeps of one text has no more room than that.
@@ -105,11 +110,10 @@ class PromptStates:
         started = time.perf_counter()
         try:
             saved = prompt_file.read(head, with_draft=head.draft == self._draft)
-        except DamagedStateError:
+        except ValueError:
             return self._unusable(head, "was damaged")
         except (OSError, MemoryError) as error:
             return Lookup(0, f"the one that has this beginning cannot be read ({error})")
-        seconds = time.perf_counter() - started
         try:
             engine.restore(saved)
         except (ContextFullError, OutOfMemoryError, MemoryError) as error:
@@ -118,10 +122,10 @@ class PromptStates:
         except (SpecrunError, ValueError) as error:
             engine.reset()
             return self._unusable(head, f"could not be used ({error})")
+        seconds = time.perf_counter() - started
         prompt_folder.learn_rate("read", head.n_bytes, seconds)
         self._seconds_per_token = self._seconds_per_token or head.seconds_per_token
         prompt_folder.touch(head.path)
-        seconds = time.perf_counter() - started
         return Lookup(n, f"{n:,} tokens, {size_text(head.n_bytes)} in {seconds:.2f} s")
 
     def _unusable(self, head: Head, why: str) -> Lookup:
@@ -136,11 +140,7 @@ class PromptStates:
 
     def keep_beginning(self, engine: Engine) -> None:
         """Keep what the caches hold of a prompt that is being read: a beginning that several prompts have."""
-        with suppress(SpecrunError, MemoryError):
-            if saved := engine.save():
-                n, target = saved.held.n_cached, saved.target
-                held = HeldText(saved.held.tokens[: n + 1], n, saved.held.any_end, is_beginning=True)
-                self.keep(SavedCaches(replace(target, held=held), None), FEWEST)
+        self.keep(engine, FEWEST, is_beginning=True)
 
     def beginning(self, text: str, model: LlamaModel) -> tuple[list[int], str]:
         """The longest beginning of a text that is kept up to its end, or to a control token, and its tokens. The end of
@@ -150,7 +150,7 @@ class PromptStates:
         """
         data = text.encode(errors="surrogatepass")
         best, n_best = [], 0
-        for head in self._found(has_head=False):
+        for head in self._found(has_head_states=False):
             n, n_bytes = _shared(data, head.held, model)
             if n_bytes > n_best:
                 best, n_best = head.held.tokens[:n], n_bytes
@@ -162,64 +162,98 @@ class PromptStates:
             each = seconds / n_tokens
             self._seconds_per_token = min(each, self._seconds_per_token or each)
 
-    def keep(self, source: Engine | SavedCaches, least: int = 1, waits: bool = False) -> bool:
+    def keep(
+        self, source: Engine | SavedCaches, least: int = 1, waits: bool = False, is_beginning: bool = False
+    ) -> bool:
         """Write in a thread what the caches of an engine, or copies of them, hold, if that pays. Call it between texts.
 
         least: tokens that are on disk nowhere yet, from which it is written. waits: until another file is written.
+        is_beginning: whether several prompts begin with it, and this one is not read any further yet.
         Returns whether it is to be asked again, as another file is being written.
         """
-        held = source.target.held() if isinstance(source, Engine) else source.held
-        if held.n_cached < FEWEST or time.monotonic() < self._not_before:
+        held = source.held
+        if held.n_cached < FEWEST or time.monotonic() < self._not_before or self._is_stopped.is_set():
             return False
         if self._is_writing and not waits:
             return True
         self._wait()
-        n_new = held.n_cached - self._n_kept(held, isinstance(source, Engine) and source.target.states is not None)
+        tokens = held.tokens[: held.n_cached + 1] if is_beginning else held.tokens
+        n_new = held.n_cached - self._n_kept(tokens, source.has_head_states)
         if n_new < least:
             return False
-        n_bytes = source.n_saved_bytes if isinstance(source, Engine) else source.n_bytes
+        n_bytes = source.n_bytes if isinstance(source, SavedCaches) else source.n_saved_bytes
         pays = n_bytes / prompt_folder.rate("write") < n_new * self._seconds_per_token
         if not pays or n_bytes > prompt_folder.most_bytes():
             return False
-        if not isinstance(source, Engine):
-            self._begin_writing(source)
-        elif n_bytes <= Memory.read().available_bytes // _SHARE_OF_RAM:
-            with suppress(SpecrunError, MemoryError):
-                self._begin_writing(source.save())
+        with self._pausing(), ExitStack() as stack:
+            started = time.perf_counter()
+            saved, file = self._saved(source, n_bytes, stack, self._place(tokens, source.has_head_states))
+            if is_beginning:
+                begun = HeldText(tokens, held.n_cached, saved.held.any_end, is_beginning=True)
+                saved = SavedCaches(replace(saved.target, held=begun), None)
+            self._thread = threading.Thread(
+                target=self._write, args=(saved, file, started, stack.pop_all()), name="specrun-prompts"
+            )
+            self._thread.start()
         return self._is_writing
 
-    def _n_kept(self, held: HeldText, has_head: bool) -> int:
-        """How many leading tokens of what a cache holds are on disk. has_head: see `_found`."""
-        text = [*held.tokens, -1]  # of a prompt the last token is always read
-        return max((head.held.reusable(text) for head in self._found(has_head)), default=0)
+    def _saved(
+        self, source: Engine | SavedCaches, n_bytes: int, stack: ExitStack, path: Path
+    ) -> tuple[SavedCaches, BinaryIO | None]:
+        """A copy of what a source holds. Where there is no memory for one, llama.cpp writes the target's cache now to
+        the file at `path`, which `stack` closes. Raises the errors of `Engine.save`, and StoppedError if there is
+        nothing that can be kept.
+        """
+        free, file = Memory.read().available_bytes // _SHARE_OF_RAM, None
+        saved = source if isinstance(source, SavedCaches) else None
+        if isinstance(source, Engine) and n_bytes <= free:
+            saved = source.save()
+        elif isinstance(source, Engine) and source.n_beside_bytes <= free:
+            prompt_folder.make_room(self._folder, n_bytes)
+            file = stack.enter_context(whole_file(path, private=True))
+            saved = source.save(Path(file.name))
+        if saved is None:
+            raise StoppedError
+        return saved, file
+
+    def _n_kept(self, tokens: list[int], has_head_states: bool) -> int:
+        """How many leading tokens of what a cache holds are on disk. has_head_states: see `_found`."""
+        text = [*tokens, -1]  # of a prompt the last token is always read
+        return max((head.held.reusable(text) for head in self._found(has_head_states)), default=0)
+
+    def _place(self, tokens: list[int], has_head_states: bool) -> Path:
+        """The file of a text."""
+        of = self._draft.encode() if self._draft and has_head_states else b""
+        return self._folder / (hashlib.sha256(np.array(tokens, np.int32).tobytes() + of).hexdigest()[:16] + SUFFIX)
 
     @property
     def _is_writing(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _begin_writing(self, saved: SavedCaches | None) -> None:
-        if saved and not self._is_stopped.is_set():
-            self._thread = threading.Thread(target=self._write, args=(saved,), name="specrun-prompts")
-            self._thread.start()
-
-    def _write(self, saved: SavedCaches) -> None:
-        """What cannot be written is read again, so nothing is said of it."""
-        held = saved.held
-        of = self._draft.encode() if self._draft and saved.target.for_head is not None else b""
-        name = hashlib.sha256(np.array(held.tokens, np.int32).tobytes() + of).hexdigest()[:16] + SUFFIX
-        started = time.perf_counter()
+    @contextmanager
+    def _pausing(self) -> Iterator[None]:
+        """What cannot be written is read again, so nothing is said of it, and for a while nothing else is written."""
         try:
-            prompt_folder.make_room(self._folder, saved.n_bytes)
-            each, is_stopped = self._seconds_per_token, self._is_stopped.is_set
-            prompt_file.write(self._folder / name, saved, self._subject, self._draft, each, is_stopped)
-            prompt_folder.learn_rate("write", saved.n_bytes, time.perf_counter() - started)
-            for head in self._found(saved.target.for_head is not None):
-                if head.path.name != name and _is_beginning(head.held, held):
-                    prompt_folder.delete(head.path)
-        except (OSError, MemoryError):
+            yield
+        except (OSError, MemoryError, SpecrunError):
             self._not_before = time.monotonic() + _PAUSE
         except StoppedError:
             pass
+
+    def _write(self, saved: SavedCaches, file: BinaryIO | None, started: float, stack: ExitStack) -> None:
+        """Write a file to its end. file: one that has the target's cache. stack: closes it. started: when it began."""
+        path = self._place(saved.held.tokens, saved.has_head_states)
+        with self._pausing():
+            with stack:
+                if file is None:
+                    prompt_folder.make_room(self._folder, saved.n_bytes)
+                    file = stack.enter_context(whole_file(path, private=True))
+                each, is_stopped = self._seconds_per_token, self._is_stopped.is_set
+                prompt_file.write(file, saved, self._subject, self._draft, each, is_stopped)
+            prompt_folder.learn_rate("write", file_bytes(path), time.perf_counter() - started)
+            for head in self._found(saved.has_head_states):
+                if head.path != path and _is_beginning(head.held, saved.held):
+                    prompt_folder.delete(head.path)
 
     def _wait(self) -> None:
         """Wait until what is being written is. What ends the waiting ends the writing, too."""
@@ -235,10 +269,10 @@ class PromptStates:
         self.keep(engine, self.least, waits=True)
         self._wait()
 
-    def _found(self, has_head: bool) -> list[Head]:
+    def _found(self, has_head_states: bool) -> list[Head]:
         """The heads of all files that this pair can use. Damaged files are deleted.
 
-        has_head: whether a trained head drafts, which needs its states of the whole text.
+        has_head_states: whether a trained head drafts, which needs the target's states of the whole text.
         """
         heads: dict[tuple[Path, int], Head] = {}
         for path in prompt_folder.files_in(self._folder):
@@ -248,10 +282,11 @@ class PromptStates:
             except OSError:
                 continue
             except Exception:  # what is damaged may fail anywhere
+                self._n_damaged += 1
                 prompt_folder.delete(path)
         self._heads = heads
         own = (head for head in heads.values() if head.subject == self._subject)
-        return [head for head in own if head.draft == self._draft or not has_head]
+        return [head for head in own if head.draft == self._draft or not has_head_states]
 
 
 def _shared(data: bytes, held: HeldText, model: LlamaModel) -> tuple[int, int]:

@@ -246,7 +246,16 @@ def readable(tokens: Sequence[int], n_vocab: int) -> list[int]:
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the common prefix of two texts, in tokens."""
+    if type(a) is not type(b):  # a list never equals a tuple
+        a, b = list(a), list(b)
     n = min(len(a), len(b))
     if a[:n] == b[:n]:  # the usual case, decided by one comparison in C
         return n
-    return next(i for i in range(n) if a[i] != b[i])
+    low = 0  # all before it are equal, and one of those from it to n - 1 is not: halves are compared in C, too
+    while n - low > 1:
+        middle = (low + n) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            n = middle
+    return low

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -24,11 +27,15 @@ from specrun.llama.trimmed_tokens import TrimmedTokens
 __all__ = ["ALL_SEQUENCES", "ContextConfig", "HeadSetup", "LlamaContext", "Logits", "rows_along"]
 
 Logits = NDArray[np.float32]
+# What llama.cpp saves of a sequence: a copy in memory, uint8[n], or a file that begins with it.
+SequenceState = NDArray[np.uint8] | Path
 
 ALL_SEQUENCES = -1  # as the `seq` of `LlamaContext.remove`
 _TO_THE_END = -1
 _ALLOCATION_FAILED = -2  # what llama_decode returns
 _WHOLE_STATE, _RECURRENT_PART = 0, 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+_HEAD_OF_A_COPY = 8  # bytes of a copy that a file does not have: a magic number and the sequence
+_NO_TOKENS = (llama_cpp.llama_token * 1)()  # of a file's text, which is kept elsewhere
 
 
 @dataclass(frozen=True)
@@ -258,11 +265,23 @@ class LlamaContext(library.Closing):
             raise LlamaError("llama.cpp could not take back its recurrent state")
         self.n_last_pass = 0
 
-    def set_sequence_state(self, seq: int, state: NDArray[np.uint8]) -> None:
-        """Fill `seq`, which must be empty, with what `sequence_state` gave. Raises LlamaError if it does not fit."""
+    def write_sequence(self, seq: int, path: Path) -> None:
+        """Write what `sequence_state` would give to a file, which takes memory for a layer only. Raises LlamaError."""
+        with library.CapturedErrors() as errors:
+            n = int(llama_cpp.llama_state_seq_save_file(self.handle, os.fsencode(path), seq, _NO_TOKENS, 0))
+        if n == 0 or path.stat().st_size != n:  # the end may be lost when the file is closed, on a full disk
+            raise LlamaError(f"llama.cpp could not write its KV cache ({errors[-1] if errors else 'not all of it'})")
+
+    def set_sequence_state(self, seq: int, state: SequenceState) -> None:
+        """Fill `seq`, which must be empty, with what was saved. Raises LlamaError if it does not fit."""
         self._is_counted, self.n_last_pass = False, None
-        read = llama_cpp.llama_state_seq_set_data(self.handle, _bytes_of(state), len(state), seq)
-        if read != len(state):
+        if isinstance(state, Path):
+            name, n_tokens = os.fsencode(state), ctypes.byref(ctypes.c_size_t())
+            has_read = llama_cpp.llama_state_seq_load_file(self.handle, name, seq, _NO_TOKENS, 1, n_tokens) > 0
+        else:
+            n = llama_cpp.llama_state_seq_set_data(self.handle, _bytes_of(state), len(state), seq)
+            has_read = n == len(state)
+        if not has_read:
             raise LlamaError("llama.cpp could not read a saved KV cache")
         self.n_last_pass = 0
 
@@ -303,6 +322,12 @@ def rows_along(context: LlamaContext, tokens: Sequence[int], skip: int) -> Itera
     for start in range(0, len(tokens), size):
         part = list(tokens[start : start + size])
         yield from context.decode(committed_tokens(part, start, n_sequences, len(part)))[max(skip - start, 0) :]
+
+
+def file_parts(state: NDArray[np.uint8]) -> tuple[bytes, memoryview]:
+    """What `LlamaContext.write_sequence` would have written where a copy was made."""
+    magic, version, n_tokens = llama_cpp.LLAMA_STATE_SEQ_MAGIC, llama_cpp.LLAMA_STATE_SEQ_VERSION, 0
+    return struct.pack("=III", magic, version, n_tokens), state[_HEAD_OF_A_COPY:].data
 
 
 def _bytes_of(state: NDArray[np.uint8]) -> Any:

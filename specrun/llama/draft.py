@@ -27,9 +27,9 @@ _FIRST, _LAST, _SLACK = 128, 1024, 256
 
 @dataclass(frozen=True, eq=False)
 class SavedDraft:
-    """Committed text, and the sequence that has it.
+    """Committed text, and the sequence that has it, of a draft or a head.
 
-    tokens: those in the cache. n_forgotten: tokens of the text that are left out behind its first ones.
+    tokens: those that it has read. n_forgotten: tokens of the text that are left out behind its first ones.
     """
 
     tokens: list[int]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from specrun.errors import ContextFullError
 from specrun.llama.batch import Batch
-from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
+from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits, SequenceState
 from specrun.llama.rollback import PromptState, SavedText, TextCache
 
 _NO_CELL = -1  # the last cell of a text without any
@@ -235,7 +235,7 @@ class LaneCells(TextCache):
         self._empty()
         self._fill(n, state, prompt)
 
-    def _fill(self, n: int, state: NDArray[np.uint8], prompt: PromptState | None) -> None:
+    def _fill(self, n: int, state: SequenceState, prompt: PromptState | None) -> None:
         """Hold `n` tokens that llama.cpp saved, on the first sequence, in the lowest free cells."""
         cells = self.ledger.next_cells(n)
         with self.ledger.changing():

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from specrun.llama.batch import committed_tokens, common_prefix
 from specrun.llama.context import LlamaContext, Logits
-from specrun.llama.draft import CacheChange
+from specrun.llama.draft import CacheChange, SavedDraft
 from specrun.llama.draft_tokens import SameTokens
-from specrun.llama.rollback import text_cache
+from specrun.llama.rollback import CHECKPOINT, text_cache
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.tree import ROOT
 
@@ -72,6 +72,25 @@ class RecurrentDraft:
             self._expanded = [ROOT]
             self._root_row = None
             self._cache.clear()
+
+    @property
+    def n_saved_bytes(self) -> int:
+        """As `DraftContext.n_saved_bytes`."""
+        return self.context.sequence_bytes(CHECKPOINT)
+
+    def save(self) -> SavedDraft | None:
+        """As `DraftContext.save`: the text at the checkpoint."""
+        n = self._cache.n_checkpoint
+        if self._change.is_unfinished or not n:
+            return None
+        return SavedDraft(self._tokens[:n], 0, self.context.sequence_state(CHECKPOINT))
+
+    def restore(self, saved: SavedDraft) -> None:
+        """As `DraftContext.restore`."""
+        self.reset()
+        with self._change:
+            self.context.set_sequence_state(self._cache.first, saved.state)
+            self._tokens = list(saved.tokens)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """See `DraftModel`: a node can be expanded if it continues the path."""

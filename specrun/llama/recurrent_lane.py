@@ -55,7 +55,7 @@ class RecurrentLane(RecurrentStates, LaneCells):
             self._empty()
 
     def forget(self) -> None:
-        self._checkpoint = self.prompt = None
+        self.n_checkpoint, self.prompt = 0, None
         LaneCells.forget(self)
 
     def _empty(self) -> None:

@@ -17,17 +17,18 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specrun.errors import LlamaError
 from specrun.llama.batch import Batch, common_prefix
-from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
+from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits, SequenceState
 from specrun.llama.heads.target_states import SavedStates
 from specrun.speculation.planning.costs import CostTable
 
-_CHECKPOINT = 1  # the sequence of the checkpoint, where a context has a single text
+CHECKPOINT = 1  # the sequence of the checkpoint, where a context has a single text
 # Committed tokens behind the checkpoint from which they are decoded in a pass of their own, and the checkpoint moves to
 # their end, as long as nobody says how long passes take here.
 MOST_PENDING = 16
@@ -70,18 +71,19 @@ class HeldText:
 
 @dataclass(frozen=True, eq=False)
 class SavedText:
-    """A copy of what a cache held."""
+    """What a cache held, as a copy in memory, or in a file."""
 
     held: HeldText
-    state: NDArray[np.uint8]  # [n]: positions, all K and V and recurrent states, as llama.cpp saves them
+    state: SequenceState  # positions, all K and V and recurrent states, as llama.cpp saves them
     for_head: SavedStates | None = None  # the hidden states that a head reads
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the copy. A token id counts as a Python integer in a list."""
+        """Bytes of memory. A token id counts as a Python integer in a list."""
         prompt, for_head = self.held.prompt, self.for_head
         further = (prompt.state.nbytes if prompt else 0) + (for_head.states.nbytes if for_head else 0)
-        return self.state.nbytes + further + 36 * len(self.held.tokens)
+        state = 0 if isinstance(self.state, Path) else self.state.nbytes
+        return state + further + 36 * len(self.held.tokens)
 
 
 class TextCache:
@@ -98,6 +100,7 @@ class TextCache:
         window llama.cpp copies only what tokens behind the end see.
     shares_prompts: whether a pass over a portion of the prompt may have tokens of other texts, too.
     least_sequences: fewest sequences that hold what is cached, as soon as there are any tokens.
+    n_checkpoint: tokens of the text whose state the checkpoint has; 0 without one.
     """
 
     most_back: int | None = None
@@ -108,6 +111,7 @@ class TextCache:
     least_end = 0
     shares_prompts = True
     least_sequences = 1
+    n_checkpoint = 0
 
     def __init__(self, context: LlamaContext, first: int, max_leaves: int) -> None:
         self._context = context
@@ -184,13 +188,12 @@ class RecurrentStates(TextCache):
         self._checkpoint_seq = checkpoint
         self.most_back = self._n_snapshots if checkpoint is None else None
         self.most_pending = MOST_PENDING
-        self._checkpoint: int | None = None  # tokens of the text whose state the checkpoint has
 
     def checkpoint(self, end: int) -> None:
-        if self._checkpoint_seq is not None and end and self._checkpoint != end:
+        if self._checkpoint_seq is not None and end and self.n_checkpoint != end:
             self._forget_checkpoint()
             self._context.copy(self.first, self._checkpoint_seq, 0, end)
-            self._checkpoint = end
+            self.n_checkpoint = end
 
     def rollback(self, end: int) -> int:
         n_last = self._context.n_last_pass
@@ -217,8 +220,8 @@ class RecurrentStates(TextCache):
         return 0
 
     def _return_to_checkpoint(self, end: int) -> int:
-        checkpoint = self._checkpoint
-        if checkpoint is None or self._checkpoint_seq is None or checkpoint > end:
+        checkpoint = self.n_checkpoint
+        if not checkpoint or self._checkpoint_seq is None or checkpoint > end:
             return self._rewound(end)
         self._context.remove(self.first, 0)
         self._context.copy(self._checkpoint_seq, self.first, 0, checkpoint)
@@ -226,7 +229,7 @@ class RecurrentStates(TextCache):
         return checkpoint
 
     def _forget_checkpoint(self) -> None:
-        self._checkpoint = None
+        self.n_checkpoint = 0
         if self._checkpoint_seq is not None:
             self._context.remove(self._checkpoint_seq, 0)
 
@@ -239,7 +242,7 @@ class RecurrentStates(TextCache):
         self._empty()
 
     def _empty(self) -> None:
-        self._checkpoint = self.prompt = None
+        self.n_checkpoint, self.prompt = 0, None
         self._context.remove(ALL_SEQUENCES, 0)
         self._context.n_last_pass = 0
 
@@ -249,8 +252,8 @@ def text_cache(context: LlamaContext) -> TextCache:
     n_sequences = context.config.n_seq_max
     if not context.model.is_recurrent:
         return TextCache(context, 0, n_sequences)
-    has_checkpoint = not context.n_snapshots and n_sequences > _CHECKPOINT
-    return RecurrentStates(context, checkpoint=_CHECKPOINT if has_checkpoint else None)
+    has_checkpoint = not context.n_snapshots and n_sequences > CHECKPOINT
+    return RecurrentStates(context, checkpoint=CHECKPOINT if has_checkpoint else None)
 
 
 def most_waiting(target: CostTable) -> int:

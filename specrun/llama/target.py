@@ -19,10 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
-from specrun.errors import ContextFullError
+from specrun.errors import ContextFullError, LlamaError
 from specrun.llama.batch import common_prefix
 from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.heads.target_states import TargetStates
@@ -239,19 +240,26 @@ class TargetContext(PassBounds):
         """About the bytes that `save` would take now."""
         return self.context.sequence_bytes(self.cells.first)
 
-    def save(self) -> SavedText | None:
-        """A copy of what the cache holds between passes; None after a failed pass. LlamaError if llama.cpp fails."""
+    def save(self, path: Path | None = None) -> SavedText | None:
+        """What the cache holds between passes, as a copy in memory, or in a file; None after a failed pass. Raises
+        LlamaError if llama.cpp fails, and OSError.
+        """
         first = self.cells.first
         if self.context.n_last_pass is None or self.context.sequence_length(first) != self.n_cached:
             return None
         held = replace(self.held(is_copied=True), tokens=list(self.tokens), least_end=0)
-        return SavedText(held, self.context.sequence_state(first), self.states.save() if self.states else None)
+        if path:
+            self.context.write_sequence(first, path)
+        state = path or self.context.sequence_state(first)
+        return SavedText(held, state, self.states.save() if self.states else None)
 
     def restore(self, saved: SavedText) -> None:
-        """Hold what was saved in this context. Raises LlamaError if llama.cpp fails; then nothing is held."""
+        """Hold what was saved. Raises LlamaError if llama.cpp fails, or saved another text; then nothing is held."""
         self.reset()
         try:
             self.cells.restore(saved)
+            if int(self.context.sequence_lengths()[self.cells.first]) != saved.held.n_cached:
+                raise LlamaError("it is of another text")  # a file that was replaced since it was checked
         except BaseException:
             self.reset()
             raise

@@ -19,6 +19,7 @@ from specrun.engine.prompt_states import Lookup, PromptStates
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ContextFullError
+from specrun.hardware.memory import Memory
 from specrun.llama.rollback import HeldText
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
@@ -66,6 +67,7 @@ class Kept:
     target: Path
     draft: Path
     folder: Path  # a copy of what was kept
+    written: Path  # the target's cache as llama.cpp writes it
     prompt: list[int]
     expected: dict[float, Written]  # by temperature: plainly, by an engine that goes on with its own text
 
@@ -98,6 +100,7 @@ def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         with engine(target, draft, PLANS[1], ctx_size=300) as e:
             first, then = code_prompts(e, 2, 60)
             answer = write(e, first, SAMPLED, PLANS[1], 20)
+            e.target.context.write_sequence(0, place / "written")
             states().close(e)
         prompt = [*first, *answer.tokens, *then[:10]]
         with engine(target, None, OFF.plan(), ctx_size=300) as e:
@@ -106,7 +109,7 @@ def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
                 e.reset()
                 assert write(e, first, SAMPLED, OFF.plan(), 20).tokens == answer.tokens
                 expected[sampling.temperature] = write(e, prompt, sampling, OFF.plan(), 12)
-    return Kept(target, draft, place / "cache" / "prompts", prompt, expected)
+    return Kept(target, draft, place / "cache" / "prompts", place / "written", prompt, expected)
 
 
 @pytest.mark.slow
@@ -116,11 +119,19 @@ def test_a_text_goes_on_from_disk_as_if_it_had_never_ended(kept: Kept, folder: P
     with engine(kept.target, kept.draft, plan, ctx_size=300) as e:
         found = states().take_up(e, kept.prompt)
         assert len(kept.prompt) - found.n_tokens <= 20, found.words
+        if e.draft:
+            assert e.draft.n_unread(kept.prompt) <= 30, "the draft's cache comes from disk, too"
         assert first_difference(write_behind(e, kept.prompt, found, plan, SAMPLED), kept.expected[0.8]) is None
         if plan is PLANS[1]:
             e.reset()
             found = states().take_up(e, kept.prompt)
             assert first_difference(write_behind(e, kept.prompt, found, plan, GREEDY), kept.expected[0.0]) is None
+
+
+@pytest.mark.slow
+def test_a_copy_in_memory_is_written_as_llama_cpp_writes_the_cache(kept: Kept) -> None:
+    (path,) = kept.folder.glob("*/*.state")
+    assert path.read_bytes().startswith(kept.written.read_bytes())
 
 
 @pytest.mark.slow
@@ -219,6 +230,9 @@ def test_what_is_damaged_is_deleted_and_read_again(e: Engine) -> None:
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     whole = path.read_bytes()
     assert states().take_up(e, prompt).n_tokens == 59
+    e.reset()
+    path.write_bytes(whole[:-1])
+    assert states().take_up(e, prompt).words.endswith("; 1 damaged, and deleted")
     n = len(whole)
     flipped = [whole[:i] + bytes([whole[i] ^ 0x10]) + whole[i + 1 :] for i in (0, 20, 200, n // 2, n - 1)]
     for content in (b"", whole[: n // 2], whole[:-1], whole + b"x", bytes(n), b"[" * 1000, *flipped):
@@ -228,6 +242,24 @@ def test_what_is_damaged_is_deleted_and_read_again(e: Engine) -> None:
         assert found.n_tokens == 0, content[:20]
         assert e.target.n_cached == 0
         assert not path.exists()
+
+
+def test_without_memory_for_a_copy_llama_cpp_writes_the_file(e: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    (prompt,) = code_prompts(e, 1, 60)
+    keep(e, prompt)
+    (path,) = prompt_folder.files()
+    whole = path.read_bytes()
+    path.unlink()
+    e.target.set_prompt(prompt)
+    between = (e.n_saved_bytes + e.n_beside_bytes) // 2
+    monkeypatch.setattr(prompt_states, "_SHARE_OF_RAM", Memory.read().available_bytes // between)
+    monkeypatch.setattr(e, "save", lambda path: Engine.save(e, path))  # never without
+    store = keep(e, prompt)
+    assert path.read_bytes() == whole
+    path.unlink()
+    monkeypatch.setattr(prompt_states, "_SHARE_OF_RAM", 1 << 62)
+    keep(e, prompt, store)
+    assert not prompt_folder.files(), "there is no memory for what is beside it either"
 
 
 def test_what_finds_no_room_stays_on_disk(e: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from specrun.catalog.heads import MARKOV_AFTER, MARKOV_BEFORE
 from specrun.errors import ModelFileError
 from specrun.llama.batch import committed_tokens, common_prefix, readable, rows_batch
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.draft import CacheChange
+from specrun.llama.draft import CacheChange, SavedDraft
 from specrun.llama.heads.selector import SelectorPart
 from specrun.llama.heads.target_states import TargetStates
 from specrun.speculation.drafter import DraftNode
@@ -229,6 +229,24 @@ class BlockDraft:
         with self._change:
             self._text, self._depths = [], {}
             self.context.remove(ALL_SEQUENCES, 0)
+
+    @property
+    def n_saved_bytes(self) -> int:
+        """As `DraftContext.n_saved_bytes`."""
+        return self.context.sequence_bytes(_TEXT)
+
+    def save(self) -> SavedDraft | None:
+        """As `DraftContext.save`."""
+        if self._change.is_unfinished or not self._text:
+            return None
+        return SavedDraft(list(self._text), 0, self.context.sequence_state(_TEXT))
+
+    def restore(self, saved: SavedDraft) -> None:
+        """As `DraftContext.restore`."""
+        self.reset()
+        with self._change:
+            self.context.set_sequence_state(_TEXT, saved.state)
+            self._text = list(saved.tokens)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """Places, ascending, of at most `width` nodes whose children are in the block, and whose parents are expanded.

@@ -19,7 +19,7 @@ import numpy as np
 
 from specrun.llama.batch import committed_tokens, common_prefix, drafted_nodes, readable, rows_batch
 from specrun.llama.context import ALL_SEQUENCES, HeadSetup, LlamaContext, Logits
-from specrun.llama.draft import CacheChange
+from specrun.llama.draft import CacheChange, SavedDraft
 from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
 from specrun.llama.heads.target_states import TargetStates
@@ -135,6 +135,25 @@ class HeadDraft:
             self._behind = {}
             self.context.remove(ALL_SEQUENCES, 0)
             self._cells.begin(0, _WHOLE)
+
+    @property
+    def n_saved_bytes(self) -> int:
+        """As `DraftContext.n_saved_bytes`."""
+        return self.context.sequence_bytes(_WHOLE)
+
+    def save(self) -> SavedDraft | None:
+        """As `DraftContext.save`."""
+        if self._change.is_unfinished or len(self._text) <= self._skipped:
+            return None
+        return SavedDraft(list(self._text), 0, self.context.sequence_state(_WHOLE))
+
+    def restore(self, saved: SavedDraft) -> None:
+        """As `DraftContext.restore`."""
+        self.reset()
+        with self._change:
+            self.context.set_sequence_state(_WHOLE, saved.state)
+            self.context.remove(_WHOLE, len(saved.tokens) - self._skipped)  # nodes of a tree may have been behind it
+            self._text = list(saved.tokens)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """See `DraftModel`: only nodes whose parents were expanded in earlier passes can be expanded."""

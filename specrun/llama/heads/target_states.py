@@ -111,6 +111,11 @@ class TargetStates:
             self._states[self._n_encoded : len(self.tokens)] = np.clip(states, -self._largest, self._largest)
             self._n_encoded = len(self.tokens)
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the states of the text."""
+        return len(self.tokens) * self._states.shape[1] * self._states.itemsize
+
     def save(self) -> SavedStates:
         """A copy of all states."""
         self._settle()
