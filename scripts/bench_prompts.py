@@ -1,13 +1,14 @@
 """How long a prompt takes to be read, from memory, and from disk, and what is on disk.
 
-    python scripts/bench_prompts.py TARGET.gguf DRAFT.gguf [--lengths 1000,4000,16000] [--no-peer]
+    python scripts/bench_prompts.py TARGET.gguf DRAFT.gguf [--lengths 1000,4000,8000] [--no-peer] [--build-dir DIR]
     python scripts/capped.py 1G --evict TARGET.gguf -- python scripts/bench_prompts.py ...     # weights are streamed
 
-For each length: the time until the first token where the prompt is read, where the same process has just read it, and
-where a new load of the models finds it on disk, out of the page cache; with how long the file took to be written.
-The texts of a prompt from memory and from disk must be the same. llama-server (scripts/peers.py says where it comes
-from) reads the prompt, saves its slot (`--slot-save-path`) and takes it back. The prompts are those of
-scripts/bench_long_prompts.py.
+For each length: the time until the first token where the prompt is read, where the same process has just read it and
+written it to disk, and where a new load of the models finds it on disk, out of the page cache; with how long the file
+took to be written. The texts of a prompt from memory and from disk must be the same. llama-server (scripts/peers.py
+says where it comes from) reads the prompt, saves its slot (`--slot-save-path`) and takes it back. Neither re-orders
+weights. The prompts are those of scripts/bench_long_prompts.py. Each is read twice, once by each program, which takes
+nearly all of the time.
 """
 
 from __future__ import annotations
@@ -55,15 +56,17 @@ def own(target: Path, draft: Path, ctx_size: int, length: int) -> tuple[list[int
         "learn": False,
         "ctx_size": ctx_size,
         "prompt_cache": True,
+        "repack": False,
         "speculate": "chain",
         "depth": 4,
     }
     prompt_folder.forget()
     with specrun.load(target, draft, **options) as model:
         tokens = prompt(model, "docs", length)
-        cold, warm = written(model, tokens), written(model, tokens)
-        started = time.perf_counter()
-    closing = time.perf_counter() - started
+        cold, started = written(model, tokens), time.perf_counter()
+        model.prompt_states.close(model.engine)
+        writing = time.perf_counter() - started
+        warm = written(model, tokens)
     kept = prompt_folder.files()
     if not kept:
         return tokens, f"{cold.statistics.first_token_seconds:.2f} s | not kept, as it does not pay | | |"
@@ -79,12 +82,11 @@ def own(target: Path, draft: Path, ctx_size: int, length: int) -> tuple[list[int
     size = kept[0].stat().st_size
     shown = " | ".join(f"{seconds:.2f} s" for seconds in times)
     restored = disk.statistics.from_disk.n_tokens
-    return tokens, f"{shown} ({restored} tokens) | {size / 1e6:.0f} MB, closed in {closing:.2f} s"
+    return tokens, f"{shown} ({restored} tokens) | {size / 1e6:.0f} MB, written in {writing:.2f} s"
 
 
-def peer(target: Path, draft: Path, ctx_size: int, tokens: list[int]) -> str:
+def peer(program: dict[str, Path], target: Path, draft: Path, ctx_size: int, tokens: list[int]) -> str:
     """The same of llama-server."""
-    program = build.programs(build.default_folder(), [tools.SERVER], os.cpu_count() or 1)
     job = tools.Job(target, draft, TOKENS, 0.0, 0, usable_cores(), ctx_size, repack=False)
     body = {"prompt": tokens, "n_predict": 1, "cache_prompt": True, "id_slot": 0}
     with tempfile.TemporaryDirectory() as folder:
@@ -112,10 +114,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
     parser.add_argument("draft", type=Path)
-    parser.add_argument("--lengths", default="1000,4000,16000", metavar="LIST", help="tokens (%(default)s)")
+    parser.add_argument("--lengths", default="1000,4000,8000", metavar="LIST", help="tokens (%(default)s)")
     parser.add_argument("--no-peer", action="store_true", help="leave out llama-server")
+    parser.add_argument("--build-dir", type=Path, default=build.default_folder(), help="where it is, or is built")
     asked = parser.parse_args()
     lengths = [int(length) for length in asked.lengths.split(",")]
+    program = {} if asked.no_peer else build.programs(asked.build_dir, [tools.SERVER], usable_cores())
     print("| tokens | | read | in memory | from disk | on disk |")
     print("| ---: | --- | ---: | ---: | ---: | --- |")
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:  # /tmp may be in memory
@@ -124,7 +128,7 @@ def main() -> None:
             tokens, cells = own(asked.target, asked.draft, length + MORE, length)
             print(f"| {len(tokens)} | specrun | {cells} |", flush=True)
             if not asked.no_peer:
-                cells = peer(asked.target, asked.draft, length + MORE, tokens)
+                cells = peer(program, asked.target, asked.draft, length + MORE, tokens)
                 print(f"| {len(tokens)} | llama-server | {cells} |", flush=True)
 
 

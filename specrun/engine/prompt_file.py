@@ -13,8 +13,9 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.engine.engine import SavedCaches
-from specrun.interrupts import never
 from specrun.llama.context import file_parts
 from specrun.llama.draft import SavedDraft
 from specrun.llama.heads.target_states import SavedStates
@@ -34,7 +34,7 @@ from specrun.locations import parse_json
 _FORMAT = "specrun prompt 2"
 _LAST_LINE = len(f"\n{_FORMAT} {64 * '0'} {0:010d}\n")  # bytes
 _PIECE = 1 << 22  # bytes with a checksum
-_READERS = 4  # threads that check pieces: while one waits for the disk, others compute
+_READERS = 4  # threads that check pieces while a person waits
 
 Array = NDArray[Any]
 
@@ -109,7 +109,10 @@ def write(
         places[name] = [file.tell(), array.dtype.name, array.shape]
         _write(file, array.reshape(-1).view(np.uint8).data, is_stopped)
     file.flush()
-    value["arrays"], value["checks"] = places, _checks(Path(file.name), file.tell(), is_stopped)
+    value["arrays"], value["checks"] = places, []
+    for piece in _pieces(file.tell()):  # in one thread: the next text may be written meanwhile
+        _go_on(is_stopped)
+        value["checks"].append(_check(Path(file.name), piece))
     line = json.dumps(value, separators=(",", ":")).encode()
     file.write(line + f"\n{_FORMAT} {hashlib.sha256(line).hexdigest()} {len(line):010d}\n".encode())
 
@@ -120,7 +123,7 @@ def read_head(path: Path) -> Head:
         n_bytes = os.fstat(file.fileno()).st_size
         file.seek(max(n_bytes - _LAST_LINE, 0))
         last = file.read()
-        length = int(last[-11:-1]) if last[-11:-1].isdigit() else n_bytes
+        length = min(int(last[-11:-1]) if last[-11:-1].isdigit() else 0, n_bytes)
         file.seek(max(n_bytes - _LAST_LINE - length, 0))
         line = file.read(length)
     if last != f"\n{_FORMAT} {hashlib.sha256(line).hexdigest()} {length:010d}\n".encode():
@@ -133,16 +136,39 @@ def read_head(path: Path) -> Head:
     return Head(path, subject, draft, held, each, n_bytes, n_bytes - _LAST_LINE - length, value)
 
 
-def read(head: Head, with_draft: bool) -> SavedCaches:
-    """The state of a file, where the target's cache stays. with_draft: with the parts of the draft.
+@contextmanager
+def reading(head: Head, with_draft: bool, is_checked_first: bool) -> Iterator[SavedCaches]:
+    """The state of a file, which has to be restored within the block, and must not be used before its end.
 
-    Raises DamagedStateError, OSError and MemoryError.
+    with_draft: with the parts of the draft. is_checked_first: whether all is checked before that, as llama.cpp ends the
+    process for some wrong recurrent states. Of attention it takes any rows, which are checked meanwhile, so that the
+    disk is read once where the memory has no room for the file.
+
+    Raises DamagedStateError, OSError and MemoryError, at the beginning or at the end.
     """
-    value = head.value
-    if _checks(head.path, head.n_checked, never) != value["checks"]:
-        raise DamagedStateError(head.path.name)
-    arrays: dict[str, Array] = {}
-    for name, (begin, kind, shape) in value["arrays"].items():
+    value, pieces = head.value, _pieces(head.n_checked)
+    places: dict[str, tuple[int, str, list[int]]] = value["arrays"]
+    n_target = min((begin for begin, *_ in places.values()), default=head.n_checked)
+    # What llama.cpp reads of the positions is in the first piece.
+    is_first = [is_checked_first or begin == 0 or begin + n > n_target for begin, n in pieces]
+    with ThreadPoolExecutor(_READERS, "specrun-prompts") as pool:
+
+        def differ(chosen: bool) -> Iterator[bool]:
+            of = [i for i, first in enumerate(is_first) if first == chosen]
+            checks = pool.map(partial(_check, head.path), [pieces[i] for i in of])
+            return (check != value["checks"][i] for i, check in zip(of, checks, strict=True))
+
+        if any(differ(True)):
+            raise DamagedStateError(head.path.name)
+        rest = differ(False)
+        yield _state(head, with_draft, places)
+        if any(rest):
+            raise DamagedStateError(head.path.name)
+
+
+def _state(head: Head, with_draft: bool, places: dict[str, tuple[int, str, list[int]]]) -> SavedCaches:
+    value, arrays = head.value, dict[str, Array]()
+    for name, (begin, kind, shape) in places.items():
         if with_draft or name == "prompt":
             count = int(np.prod(shape, dtype=np.int64))
             arrays[name] = np.fromfile(head.path, kind, count, offset=begin).reshape(shape)
@@ -164,18 +190,8 @@ def _pieces(n_bytes: int) -> Sequence[tuple[int, int]]:
     return [(begin, min(_PIECE, n_bytes - begin)) for begin in range(0, n_bytes, _PIECE)]
 
 
-def _checks(path: Path, n_bytes: int, is_stopped: Callable[[], bool]) -> list[int]:
-    """The checksum of each piece of the first `n_bytes` of a file."""
-    with ThreadPoolExecutor(_READERS, "specrun-checks") as pool:
-        try:
-            return list(pool.map(partial(_check, path, is_stopped), _pieces(n_bytes)))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def _check(path: Path, is_stopped: Callable[[], bool], piece: tuple[int, int]) -> int:
-    _go_on(is_stopped)
+def _check(path: Path, piece: tuple[int, int]) -> int:
+    """The checksum of a piece of a file."""
     begin, n = piece
     with path.open("rb", buffering=0) as file:
         file.seek(begin)

@@ -27,7 +27,7 @@ from specrun.display_text import size_text
 from specrun.engine import prompt_file, prompt_folder
 from specrun.engine.engine import Engine, SavedCaches
 from specrun.engine.free_threads import divides_attention
-from specrun.engine.prompt_file import Head, StoppedError
+from specrun.engine.prompt_file import DamagedStateError, Head, StoppedError
 from specrun.engine.prompt_folder import SUFFIX
 from specrun.errors import ContextFullError, OutOfMemoryError, SpecrunError
 from specrun.hardware.machine import fingerprint, surroundings
@@ -107,30 +107,27 @@ class PromptStates:
         return self._restored(engine, best, n)
 
     def _restored(self, engine: Engine, head: Head, n: int) -> Lookup:
-        started = time.perf_counter()
+        started, model = time.perf_counter(), engine.target.context.model
         try:
-            saved = prompt_file.read(head, with_draft=head.draft == self._draft)
-        except ValueError:
-            return self._unusable(head, "was damaged")
-        except (OSError, MemoryError) as error:
-            return Lookup(0, f"the one that has this beginning cannot be read ({error})")
-        try:
-            engine.restore(saved)
+            has_draft, is_checked_first = head.draft == self._draft, model.is_recurrent or model.has_window
+            with prompt_file.reading(head, has_draft, is_checked_first) as saved:
+                engine.restore(saved)
         except (ContextFullError, OutOfMemoryError, MemoryError) as error:
             engine.reset()
             return Lookup(0, f"the one that has this beginning does not fit ({error})")
+        except OSError as error:
+            engine.reset()
+            return Lookup(0, f"the one that has this beginning cannot be read ({error})")
         except (SpecrunError, ValueError) as error:
             engine.reset()
-            return self._unusable(head, f"could not be used ({error})")
+            prompt_folder.delete(head.path)
+            why = "was damaged" if isinstance(error, DamagedStateError) else f"could not be used ({error})"
+            return Lookup(0, f"the one that has this beginning {why}, and is deleted")
         seconds = time.perf_counter() - started
         prompt_folder.learn_rate("read", head.n_bytes, seconds)
         self._seconds_per_token = self._seconds_per_token or head.seconds_per_token
         prompt_folder.touch(head.path)
         return Lookup(n, f"{n:,} tokens, {size_text(head.n_bytes)} in {seconds:.2f} s")
-
-    def _unusable(self, head: Head, why: str) -> Lookup:
-        prompt_folder.delete(head.path)
-        return Lookup(0, f"the one that has this beginning {why}, and is deleted")
 
     def _parting(self, heads: list[Head], prompt: list[int], n_held: int) -> int:
         """Where a prompt parts from the kept one that shares most of its beginning, if that is worth a file."""

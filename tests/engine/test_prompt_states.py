@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine import prompt_folder, prompt_states
+from specrun.engine import prompt_file, prompt_folder, prompt_states
 from specrun.engine.engine import Engine
 from specrun.engine.model import Model
 from specrun.engine.prompt_states import Lookup, PromptStates
@@ -40,9 +41,10 @@ FEWEST = 16  # tokens, so that short texts do
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder, in which short texts are kept, too."""
+    """An empty cache folder, in which short texts are kept, too, with many checksums."""
     monkeypatch.setenv("SPECRUN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(prompt_states, "FEWEST", FEWEST)
+    monkeypatch.setattr(prompt_file, "_PIECE", 1 << 14)
     return tmp_path / "prompts"
 
 
@@ -97,6 +99,7 @@ def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPECRUN_CACHE_DIR", str(place / "cache"))
         patch.setattr(prompt_states, "FEWEST", FEWEST)
+        patch.setattr(prompt_file, "_PIECE", 1 << 14)
         with engine(target, draft, PLANS[1], ctx_size=300) as e:
             first, then = code_prompts(e, 2, 60)
             answer = write(e, first, SAMPLED, PLANS[1], 20)
@@ -234,7 +237,9 @@ def test_what_is_damaged_is_deleted_and_read_again(e: Engine) -> None:
     path.write_bytes(whole[:-1])
     assert states().take_up(e, prompt).words.endswith("; 1 damaged, and deleted")
     n = len(whole)
-    flipped = [whole[:i] + bytes([whole[i] ^ 0x10]) + whole[i + 1 :] for i in (0, 20, 200, n // 2, n - 1)]
+    flipped = [
+        whole[:i] + bytes([whole[i] ^ 0x10]) + whole[i + 1 :] for i in (0, 20, 200, n // 4, n // 2, n - 3000, n - 1)
+    ]
     for content in (b"", whole[: n // 2], whole[:-1], whole + b"x", bytes(n), b"[" * 1000, *flipped):
         path.write_bytes(content)
         e.reset()
@@ -244,6 +249,13 @@ def test_what_is_damaged_is_deleted_and_read_again(e: Engine) -> None:
         assert not path.exists()
 
 
+def let_no_copy_fit(e: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let there be memory for what is copied beside the target's cache of the text that is held, but not for that."""
+    between = (e.n_saved_bytes + e.n_beside_bytes) // 2
+    monkeypatch.setattr(prompt_states, "_SHARE_OF_RAM", Memory.read().available_bytes // between)
+    monkeypatch.setattr(e, "save", lambda path: Engine.save(e, path))  # never without
+
+
 def test_without_memory_for_a_copy_llama_cpp_writes_the_file(e: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     (prompt,) = code_prompts(e, 1, 60)
     keep(e, prompt)
@@ -251,15 +263,37 @@ def test_without_memory_for_a_copy_llama_cpp_writes_the_file(e: Engine, monkeypa
     whole = path.read_bytes()
     path.unlink()
     e.target.set_prompt(prompt)
-    between = (e.n_saved_bytes + e.n_beside_bytes) // 2
-    monkeypatch.setattr(prompt_states, "_SHARE_OF_RAM", Memory.read().available_bytes // between)
-    monkeypatch.setattr(e, "save", lambda path: Engine.save(e, path))  # never without
-    store = keep(e, prompt)
+    let_no_copy_fit(e, monkeypatch)
+    keep(e, prompt)
     assert path.read_bytes() == whole
     path.unlink()
     monkeypatch.setattr(prompt_states, "_SHARE_OF_RAM", 1 << 62)
-    keep(e, prompt, store)
+    keep(e, prompt)
     assert not prompt_folder.files(), "there is no memory for what is beside it either"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no bound for the size of files")
+def test_what_llama_cpp_cannot_write_leaves_nothing(e: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    (prompt,) = code_prompts(e, 1, 60)
+    e.target.set_prompt(prompt)
+    let_no_copy_fit(e, monkeypatch)
+    n_target = e.n_saved_bytes - e.n_beside_bytes
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for most in (0, 10_000, n_target - 100, n_target + 100, 0):  # the end of a file is written as it is closed
+        store = states()
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+            store.keep(e)
+            store._wait()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert [path for path in folder.rglob("*") if path.is_file()] == []
+        assert not store.keep(e), "it is not tried again at once"
+    states().close(e)
+    assert len(prompt_folder.files()) == 1
+    e.reset()
 
 
 def test_what_finds_no_room_stays_on_disk(e: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
