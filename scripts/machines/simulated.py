@@ -12,7 +12,7 @@ import numpy as np
 
 from machines.tables import Machine
 from specrun import clock
-from specrun.engine import model as engine_model
+from specrun.engine import placing
 from specrun.llama.batch import Batch
 from specrun.llama.context import Logits
 from specrun.llama.lane_cells import CellLedger, LaneCells
@@ -80,6 +80,6 @@ def simulated(machine: Machine, noise: float = 0.0, drift: float = 0.0) -> Itera
         patch.object(clock, "now", simulation.now),
         patch.object(llama_cpp, "llama_decode", simulation.decode),
         patch.object(CellLedger, "decode", lambda *given: simulation.decode_lanes(*given)),
-        patch.object(engine_model, "first_guesses", lambda _options: machine.guesses),
+        patch.object(placing, "first_guesses", lambda *_: machine.guesses),
     ):
         yield simulation

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import kernel_trials
-from specrun.engine.placing import gpus_of, placement_request
-from specrun.engine.run_options import RunOptions
-from specrun.hardware.placement import Placement, place
+from specrun.engine.placing import LoadPlan, plan_load
+from specrun.hardware.placement import Placement
 from specrun.hardware.residency import room_for_weights
 from specrun.llama import tiled_kernels
 from specrun.llama.facts.relied_on import EXACT_TYPES, why_not
@@ -20,23 +18,23 @@ from specrun.llama_settings import LlamaSettings
 _EXACT_TYPES = {"F32", "Q8_0"}
 
 
-def keeps_bits(target: Path) -> bool:
+def keeps_bits(target: GgufFile) -> bool:
     """Whether the CPU's kernels for a model's weights give a token the same bits in passes of every size."""
     return _has_exact_types(target) and why_not(EXACT_TYPES) is None
 
 
-def lost_bits(target: Path) -> str | None:
+def lost_bits(target: GgufFile) -> str | None:
     """A line for the user if it is only because of this build of llama.cpp that bits are not kept; else None."""
     why = why_not(EXACT_TYPES) if _has_exact_types(target) else None
     return EXACT_TYPES.notice(why) if why else None
 
 
-def _has_exact_types(model: Path) -> bool:
-    return set(GgufFile.read(model).types) <= _EXACT_TYPES
+def _has_exact_types(file: GgufFile) -> bool:
+    return set(file.types) <= _EXACT_TYPES
 
 
-def with_defaults(options: RunOptions) -> RunOptions:
-    """The options, with llama.cpp's own settings where they do not lose bit-exactness.
+def with_defaults(plan: LoadPlan) -> LoadPlan:
+    """The plan, with llama.cpp's own settings where they do not lose bit-exactness.
 
     V is cached in f16, as K is: llama.cpp then reads a prompt several times as fast behind a long context. Weights in
     RAM are re-ordered for this CPU, which makes passes over a few tokens faster, and flash attention is off where a
@@ -50,15 +48,11 @@ def with_defaults(options: RunOptions) -> RunOptions:
 
     With `--exact`, tiled kernels compute all passes over streamed weights that have them: one kernel for all sizes
     needs no padding, and reading hides what it takes longer for a few tokens.
-
-    Raises ModelFileError for a file that cannot be read.
     """
-    file, decided = GgufFile.read(options.target), options.settings
-    keeps = keeps_bits(options.target)
-    gpus = gpus_of(options)
-    if keeps and not file.n_experts and not gpus:
-        return options
-    placement = place(placement_request(options, gpus))
+    options, file, placement = plan.options, plan.here.target, plan.placement
+    decided, keeps = options.settings, keeps_bits(file)
+    if keeps and not file.n_experts and not plan.here.gpus:
+        return plan
     on_cpu = not placement.n_gpu_layers
     in_memory = LlamaSettings(load_mode="none" if _reads(placement) else None)
     if keeps:
@@ -70,34 +64,35 @@ def with_defaults(options: RunOptions) -> RunOptions:
     else:
         repack = True if placement.can_repack else None
         defaults = LlamaSettings(type_v=None if decided.type_k else "f16", repack=repack)
-        if on_cpu and _fits_without_flash_attention(options, placement):
-            defaults = attention_of(file, decided).over(defaults)
+        if on_cpu and placement.regime == "in RAM" and (faster := attention_of(file, decided)).flash_attn:
+            without = plan_load(replace(options, settings=decided.over(faster)), plan.here)
+            # Its buffers are larger.
+            if (without.placement.regime, without.placement.can_repack) == ("in RAM", placement.can_repack):
+                plan, defaults = without, faster.over(defaults)
         # Weights that are not re-ordered, or whose file is not mapped, lie in memory once. The experts of a mixture get
         # fewer tokens than a pass has, so nothing was tried for them.
         is_mapped = decided.load_mode in (None, "auto", "mmap")
         lies_twice = repack and decided.repack is not False and is_mapped and not file.n_experts
         if lies_twice and _has_room(placement, 2):
             defaults = replace(defaults, file_order_from=kernel_trials.file_order_from(file, decided.threads))
-    return replace(options, settings=decided.over(defaults).over(in_memory))
+    return replace(plan, options=replace(plan.options, settings=decided.over(defaults).over(in_memory)))
 
 
-def mapped_if_short(options: RunOptions) -> RunOptions:
-    """The options, with weights mapped that their profile would have read into memory, if they do not fit there now.
+def mapped_if_short(plan: LoadPlan, decided: LlamaSettings) -> LoadPlan:
+    """The plan, with weights mapped that its profile would have read into memory, if they do not fit there now.
 
-    Raises ModelFileError for a file that cannot be read.
+    decided: what the user decided of the target's settings.
     """
-    if options.settings.load_mode or not options.profile or options.profile.settings.load_mode != "none":
-        return options
-    if place(placement_request(options.with_profile, gpus_of(options))).regime != "streamed":
-        return options
-    return replace(options, settings=replace(options.settings, load_mode="auto"))
+    options = plan.options
+    if plan.placement.regime != "streamed" or decided.load_mode or options.settings.load_mode != "none":
+        return plan
+    return replace(plan, options=replace(options, settings=replace(options.settings, load_mode="auto")))
 
 
-def of_draft(draft: Path, decided: LlamaSettings) -> LlamaSettings:
+def of_draft(draft: GgufFile, decided: LlamaSettings) -> LlamaSettings:
     """The settings of a draft model: the CPU computes it with re-ordered weights, as nobody needs a draft's bits.
 
-    Weights of the types that are exact stay as they are in the file, because they gain nothing by it. Raises
-    ModelFileError for a file that cannot be read.
+    Weights of the types that are exact stay as they are in the file, because they gain nothing by it.
     """
     gains = not decided.gpu_layers and not _has_exact_types(draft)
     return decided.over(LlamaSettings(repack=True)) if gains else decided
@@ -117,13 +112,6 @@ def _has_room(placement: Placement, times: int) -> bool:
     """Whether RAM can hold its weights so many times: twice in memory and in the page cache as they are in the file."""
     parts = placement.ram.parts
     return times * (parts.get("target", 0) + parts.get("experts", 0)) <= room_for_weights(placement)
-
-
-def _fits_without_flash_attention(options: RunOptions, placement: Placement) -> bool:
-    """Whether the weights still lie in RAM, re-ordered if they are now, beside the larger buffers of attention."""
-    settings = options.settings.over(kernel_trials.WITHOUT_FLASH)
-    without = place(placement_request(replace(options, settings=settings), ()))
-    return placement.regime == without.regime == "in RAM" and placement.can_repack == without.can_repack
 
 
 def attention_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:

@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head, article, block_of, check_head, drafting_head, selector_candidates
 from specrun.catalog.pairs import first_difference, is_trimmed, read_vocabulary
 from specrun.catalog.shared_tokens import LEAST_SHARE, SharedTokens, share_of, token_spans, what_is_shared
 from specrun.engine import calibration_texts, kept_states
 from specrun.engine.default_settings import attention_of
 from specrun.engine.placing import head_config
-from specrun.engine.run_options import RunOptions
+from specrun.engine.run_options import Here, RunOptions
 from specrun.errors import LlamaError, PairError
 from specrun.llama import AnyDraft, AnyHead, DraftContext, LlamaModel, RecurrentDraft, TargetContext
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
@@ -30,20 +29,20 @@ from specrun.llama_settings import LlamaSettings
 from specrun.speculation.method import HEADS, Plan
 
 
-def checked_head(options: RunOptions) -> Head | None:
+def checked_head(options: RunOptions, here: Here) -> Head | None:
     """The head that will draft, by the headers of the files; None for a draft model, or where nothing drafts.
 
     Raises ModelFileError, PairError for a head of another target or another kind than the method asks for, and
     LlamaError if this build of llama.cpp cannot run heads, or the trimmed draft that the file holds.
     """
-    if not options.drafts or options.draft is None:
+    target, file = here.target, here.draft
+    if not options.drafts or file is None:
         return None
-    target, file = GgufFile.read(options.target), GgufFile.read(options.draft)
     head = drafting_head(target, file)
     wanted = next((plan.method.head for plan in options.plans if plan.method.head), None)
     if wanted and (head is None or head.kind != wanted):
         what = f"{article(wanted)} {HEADS[wanted]}"
-        raise PairError(f"--method {wanted} needs {what} as --draft, and {options.draft.name} is none")
+        raise PairError(f"--method {wanted} needs {what} as --draft, and {file.path.name} is none")
     if head:
         check_heads(options.settings)
     elif is_trimmed(file):
@@ -76,7 +75,7 @@ def other_tokens(target: LlamaModel, draft: LlamaModel, plans: Sequence[Plan]) -
     if compares := next((plan.method.name for plan in plans if plan.method.rule), None):
         why = f"--method {compares} compares what target and draft predict, which takes the same tokenizer"
         raise PairError(f"{why}, but {difference}; choose a draft of the same family or another --method")
-    ours, theirs = (read_vocabulary(GgufFile.read(model.path)) for model in (target, draft))
+    ours, theirs = (read_vocabulary(model.file) for model in (target, draft))
     shared, text = SharedTokens(ours, theirs), calibration_texts.together("calibrate", "validate")
     share = share_of(token_spans(ours, text), token_spans(theirs, text))
     if share < LEAST_SHARE:
@@ -102,9 +101,8 @@ def make_drafts(
     """
     target = targets[0]
     n_vocab = min(target.n_vocab, model.n_vocab)
-    file = GgufFile.read(model.path)
     if not settings.gpu_layers and not (head and head.reads_cache):
-        settings = settings.over(attention_of(file, settings))
+        settings = settings.over(attention_of(model.file, settings))
     if head:
         config = head_config(configured(model, settings, None), plans)
         deepest = max(plan.depth for plan in plans)
@@ -113,7 +111,7 @@ def make_drafts(
         for other in targets[1:]:
             other.states = draft.states.of_another_text()
         return [draft]
-    config = configured(model, settings, kept_states.of_draft(file))
+    config = configured(model, settings, kept_states.of_draft(model.file))
     context = resources.enter_context(LlamaContext(model, config))
     config = context.config
     # Its texts may have more tokens than the target's, and those of all texts have to fit.
@@ -133,13 +131,12 @@ def _make_head(
     """deepest: drafted tokens on a path, at most. A block is no longer than that, as in llama.cpp's own tools."""
     draft: AnyHead
     if head.kind == "dflash":
-        file = GgufFile.read(model.path)
-        whole = Block(*block_of(file))
+        whole = Block(*block_of(model.file))
         block = replace(whole, size=min(whole.size, whole.first + max(deepest, 1)))
         of_block = replace(config, n_seq_max=1, n_batch=max(config.n_batch, block.size), n_outputs=block.size)
         blocks = resources.enter_context(BlockContext(model, of_block, head=HeadSetup(target.context, 0)))
-        n_candidates = selector_candidates(file)
-        pairs = SelectorPart(blocks, n_candidates) if n_candidates else markov_part(file)
+        n_candidates = selector_candidates(model.file)
+        pairs = SelectorPart(blocks, n_candidates) if n_candidates else markov_part(model.file)
         draft = BlockDraft(blocks, target.context, head.target_layers, n_vocab, block, pairs)
     elif head.reads_cache:
         setup = HeadSetup(target.context, model.n_embd_out)

@@ -64,7 +64,7 @@ def of_one_cache(target: TargetContext) -> ExactPasses:
     """
     model, settings = target.context.model, target.context.config.settings
     has_kernels = not settings.gpu_layers and settings.flash_attn != "off"
-    if model.allows_two_kv_types or not has_kernels or not keeps_bits(model.path):
+    if model.allows_two_kv_types or not has_kernels or not keeps_bits(model.file):
         return ExactPasses()
     return ExactPasses(_SMALL)
 

@@ -15,15 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
-from specrun.engine.placing import plan_placement
+from specrun.engine.placing import LoadPlan, plan_load
 from specrun.engine.request import Request
-from specrun.engine.run_options import RunOptions
+from specrun.engine.run_options import Here, RunOptions
 from specrun.errors import CrashError, LlamaError, OutOfMemoryError
 from specrun.hardware import machine
-from specrun.hardware.placement import MAX_STEPS_DOWN, Placement
+from specrun.hardware.placement import MAX_STEPS_DOWN
 from specrun.llama import devices
 from specrun.llama_settings import FLOAT_CACHE_TYPES, UNDECIDED, LlamaSettings
 from specrun.locations import data_dir, recall, remember
@@ -58,22 +57,22 @@ class Known:
     lacked: str = ""  # llama.cpp's words about that
 
 
-def checked(options: RunOptions, show: Callable[[str], None]) -> tuple[RunOptions, list[str]]:
-    """The options, without what crashes with this model on these devices, with as much less in VRAM as passes need,
+def checked(plan: LoadPlan, show: Callable[[str], None]) -> tuple[LoadPlan, list[str]]:
+    """The plan, without what crashes with this model on these devices, with as much less in VRAM as passes need,
     and notices about both.
 
     Raises CrashError if everything crashes that the user's decisions allow, OutOfMemoryError if they allow no placement
-    with enough memory, and the errors of `plan_placement`.
+    with enough memory, and the errors of `plan_load`.
     """
-    placement = plan_placement(options)
-    if options.profile or not placement or not placement.vram_bytes:
-        return options, []
-    path = data_dir() / "first-passes" / f"{machine.fingerprint(_identity(options, placement))}.json"
+    options, placement = plan.options, plan.placement
+    if options.profile or not placement.vram_bytes:
+        return plan, []
+    path = data_dir() / "first-passes" / f"{machine.fingerprint(_identity(plan))}.json"
     recalled = recall(path, _known)
-    known = recalled or _tried(options, show)
+    known = recalled or _tried(plan, show)
     if known is None:
-        return options, []
-    smaller = plan_placement(replace(options, steps_down=known.steps_down)) or placement
+        return plan, []
+    smaller = plan_load(replace(options, steps_down=known.steps_down), plan.here).placement
     if not recalled and smaller.vram_bytes:  # another program may hold all VRAM just now, which is not remembered
         remember(path, asdict(known))
     again = f"; delete {path} to try again" if path.exists() else ""
@@ -83,18 +82,21 @@ def checked(options: RunOptions, show: Callable[[str], None]) -> tuple[RunOption
         notices.append(f"{crash}, so this model runs without{again}")
     if known.steps_down:
         notices.append(f"{known.lacked} in a first pass, so VRAM now holds {smaller.layers_text}{again}")
-    return _without(replace(options, steps_down=known.steps_down), dict(_WAYS)[known.without]), notices
+    if not notices:
+        return plan, []
+    options = _without(replace(options, steps_down=known.steps_down), dict(_WAYS)[known.without])
+    return plan_load(options, plan.here), notices
 
 
-def _identity(options: RunOptions, placement: Placement) -> dict[str, Any]:
+def _identity(plan: LoadPlan) -> dict[str, Any]:
     decided = [
         {name: value for name, value in asdict(settings).items() if value is not None and name not in _ALIKE}
-        for settings in (options.settings, options.draft_settings)
+        for settings in (plan.options.settings, plan.options.draft_settings)
     ]
-    return machine.surroundings(devices.this_machine(options.settings.rpc)) | {
-        "files": [GgufFile.read(path).identity for path in (options.target, options.draft) if path],
+    return machine.surroundings(devices.this_machine(plan.options.settings.rpc)) | {
+        "files": [file.identity for file in (plan.here.target, plan.options.draft and plan.here.draft) if file],
         "settings": json.loads(json.dumps(decided)),
-        "where": [placement.regime, placement.draft_in_vram],
+        "where": [plan.placement.regime, plan.placement.draft_in_vram],
     }
 
 
@@ -104,15 +106,15 @@ def _known(value: Any) -> Known | None:
     return known if known.without in dict(_WAYS) else None
 
 
-def _tried(options: RunOptions, show: Callable[[str], None]) -> Known | None:
+def _tried(plan: LoadPlan, show: Callable[[str], None]) -> Known | None:
     """What crashes, and for how much there is memory; None if the pair cannot be loaded, which loading it explains."""
-    why = ""
+    why, options = "", plan.options
     for name, change in _WAYS:
         if not _is_open(options, change):
             continue
         show("trying this model for the first time on this GPU" + (f", without {name}" if name else ""))
         try:
-            return Known(name, why, *_stepped_down(_without(options, change), show))
+            return Known(name, why, *_stepped_down(_without(options, change), plan.here, show))
         except CrashError as error:
             why = why or str(error)
         except OutOfMemoryError:
@@ -124,7 +126,7 @@ def _tried(options: RunOptions, show: Callable[[str], None]) -> Known | None:
     raise CrashError(f"llama.cpp or the GPU's driver crashes with this model: {why}; update the driver, or give -ngl 0")
 
 
-def _stepped_down(options: RunOptions, show: Callable[[str], None]) -> tuple[int, str]:
+def _stepped_down(options: RunOptions, here: Here, show: Callable[[str], None]) -> tuple[int, str]:
     """How many smaller placements it takes until passes have enough memory, and what was said of the last that had not.
 
     Raises OutOfMemoryError if no placement has enough, and the other errors of `_run_apart`. A smaller one without
@@ -133,14 +135,14 @@ def _stepped_down(options: RunOptions, show: Callable[[str], None]) -> tuple[int
     lacked = ""
     for n in range(MAX_STEPS_DOWN + 1):
         smaller = replace(options, steps_down=n)
-        placement = plan_placement(smaller)
-        if n and placement and not placement.vram_bytes:
+        placement = plan_load(smaller, here).placement
+        if n and not placement.vram_bytes:
             break
         try:
             _run_apart(smaller)
             break
         except OutOfMemoryError as error:
-            if n == MAX_STEPS_DOWN or placement is None or placement.step_down() is None:
+            if n == MAX_STEPS_DOWN or placement.step_down() is None:
                 raise
             lacked = str(error).partition(";")[0]
             show("trying this model again, with less in VRAM")

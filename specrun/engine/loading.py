@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from specrun import clock
-from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.entries import catalog
 from specrun.catalog.heads import Head
 from specrun.catalog.layer_states import is_untried
 from specrun.catalog.pairs import check_sizes
@@ -17,11 +17,12 @@ from specrun.display_text import size_text
 from specrun.engine.default_settings import lost_bits, of_draft
 from specrun.engine.draft_loading import checked_head, make_drafts, other_tokens
 from specrun.engine.kept_states import KeptStates
-from specrun.engine.placing import attention_on_gpus, gpus_of, plan_placement, target_states, without_layers
+from specrun.engine.placing import LoadPlan, attention_on_gpus
 from specrun.engine.residency import plan_streaming, target_context
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.engine.warm_up import warm_up
 from specrun.errors import OutOfMemoryError, UsageError
+from specrun.hardware.fit import out_of_vram
 from specrun.hardware.placement import MAX_STEPS_DOWN, Placement
 from specrun.llama import AnyDraft, DraftContext, LlamaModel, TargetContext, library
 from specrun.llama.context import ContextConfig
@@ -30,6 +31,7 @@ from specrun.llama.target import target_lanes
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import file_bytes
 from specrun.long_run import left_text
+from specrun.profiles.lookup import known_rates
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.method import OFF, Plan
 
@@ -70,62 +72,58 @@ class LoadedPair:
         return self.target.context.model
 
 
-def load_pair(options: RunOptions, show: Callable[[str], None]) -> LoadedPair:
-    """Load the models of the options. If VRAM turns out to be too small, a few smaller placements are tried.
+def load_pair(plan: LoadPlan, show: Callable[[str], None]) -> LoadedPair:
+    """Load the models of the plan. If VRAM turns out to be too small, a few smaller placements are tried.
 
     Raises ModelFileError, PairError, UsageError or LlamaError if the files or the machine do not allow it.
     """
-    settings, unsupported = supported(options.settings)
-    options = replace(options, settings=settings)
-    placement, n_steps = plan_placement(options), 0
+    settings, unsupported = supported(plan.options.settings)
+    plan, n_steps = replace(plan, options=replace(plan.options, settings=settings)), 0
     while True:
         resources = ExitStack()
         try:
-            pair = _load(options, placement, resources, show)
+            pair = _load(plan, resources, show)
             break
         except OutOfMemoryError:
             resources.close()
-            smaller = placement.step_down() if placement and n_steps < MAX_STEPS_DOWN else None
+            smaller = plan.placement.step_down() if n_steps < MAX_STEPS_DOWN else None
             if smaller is None:
                 raise
-            placement, n_steps = smaller, n_steps + 1
+            plan, n_steps = replace(plan, placement=smaller), n_steps + 1
         except _BetterOutOfVramError as better:
             resources.close()
-            placement, n_steps = better.placement, 0
+            plan, n_steps = replace(plan, placement=better.placement), 0
         except BaseException:
             resources.close()
             raise
     notices = [*unsupported, *pair.notices]
-    if placement and n_steps:
+    if n_steps:
         notices.append(
-            f"VRAM was too small for the planned layers; it now holds {placement.layers_text} "
+            f"VRAM was too small for the planned layers; it now holds {plan.placement.layers_text} "
             "(set them with --gpu-layers)"
         )
     return replace(pair, notices=tuple(notices))
 
 
-def _load(
-    options: RunOptions, placement: Placement | None, resources: ExitStack, show: Callable[[str], None]
-) -> LoadedPair:
-    head = checked_head(options)
-    settings, draft_settings = _settings(options, placement, head)
-    streaming = plan_streaming(options, settings, placement, with_mtp=head is not None and head.is_own)
+def _load(plan: LoadPlan, resources: ExitStack, show: Callable[[str], None]) -> LoadedPair:
+    options, here, placement, states = plan.options, plan.here, plan.placement, plan.states
+    head = checked_head(options, here)
+    settings, draft_settings = _settings(plan, head)
+    streaming = plan_streaming(plan, settings, with_mtp=head is not None and head.is_own)
     settings = streaming.loadable(settings)
     if not (head and head.is_own):
         draft_settings = streaming.loadable_draft(draft_settings)
-    # By the memory that is free before the target is loaded.
-    states = target_states(options, gpus_of(options))
     model, draft_model = _models(options, settings, draft_settings, head, resources, show)
     shared, others = other_tokens(model, draft_model, options.plans) if draft_model and not head else (None, [])
     plans, notices = _on_one_path(options.plans, model, states)
     plans, further = _possible(plans, draft_model)
-    notices += [*further, *others, *_differences(options, plans, model, placement)]
+    notices += [*further, *others, *_differences(options, plans, model, bool(here.gpus))]
     if not any(plan.method.needs_draft for plan in plans):
         draft_model = None
-    if not options.exact and (lost := lost_bits(options.target)):
+    if not options.exact and (lost := lost_bits(here.target)):
         notices.append(lost)
     if options.parallel > 1:
-        alone = _why_one_at_a_time(options, settings, states) or why_not(CELLS, settings)
+        alone = _why_one_at_a_time(plan, settings) or why_not(CELLS, settings)
         if alone:
             notices.append(CELLS.notice(alone))
             options = options.alone
@@ -140,13 +138,17 @@ def _load(
     ) -> ContextConfig:
         config = options.context_config(plans, n_ctx_train, states)
         settings = settings.over(_cache_types(model, settings))
-        decided = attention_on_gpus(GgufFile.read(model.path), settings) if settings.gpu_layers else settings
+        decided = attention_on_gpus(model.file, settings) if settings.gpu_layers else settings
         return replace(config, settings=decided)
 
     if streaming.readers:
         show(f"reading the weights of {model.name} that stay in memory from {options.target.parent}")
     context, notice = target_context(model, configured(options, model, settings, states), streaming, resources)
-    if notice and streaming.readers and placement and (better := without_layers(options, placement)):
+    if (
+        notice
+        and streaming.readers
+        and (better := out_of_vram(placement, known_rates(catalog()), here.target.used_share))
+    ):
         raise _BetterOutOfVramError(better)
     notices += [notice] if notice else []
     targets = target_lanes(context)
@@ -154,7 +156,7 @@ def _load(
     targets[0].wait_for(_FEW_WAITING if in_ram else _MANY_WAITING)
     drafts: list[AnyDraft] = []
     # A pass over weights that are neither in VRAM nor read into RAM may take as long as the disk.
-    if placement and settings.gpu_layers and (placement.regime == "in VRAM" or settings.load_mode == "none"):
+    if settings.gpu_layers and (placement.regime == "in VRAM" or settings.load_mode == "none"):
         warm_up(context)
     if draft_model:
         # A head, and a draft of recurrent states or for them, drafts for a single text.
@@ -164,15 +166,15 @@ def _load(
         if draft_settings.gpu_layers and isinstance(drafts[0], DraftContext):
             warm_up(drafts[0].context)
     ctx_size = context_length(options.ctx_size, n_ctx_train)
-    return LoadedPair(tuple(targets), tuple(drafts), plans, ctx_size, placement, tuple(notices), resources)
+    where = placement if here.gpus else None
+    return LoadedPair(tuple(targets), tuple(drafts), plans, ctx_size, where, tuple(notices), resources)
 
 
-def _settings(
-    options: RunOptions, placement: Placement | None, head: Head | None
-) -> tuple[LlamaSettings, LlamaSettings]:
+def _settings(plan: LoadPlan, head: Head | None) -> tuple[LlamaSettings, LlamaSettings]:
     """The settings of the target and of the draft, with their places."""
+    options, placement = plan.options, plan.placement
     settings, draft_settings = options.settings, options.draft_settings
-    if placement:
+    if plan.here.gpus:
         settings, draft_settings = settings.over(placement.settings), draft_settings.over(placement.draft_settings)
     else:
         settings, draft_settings = replace(settings, gpu_layers=None), replace(draft_settings, gpu_layers=None)
@@ -181,8 +183,8 @@ def _settings(
     elif head and settings.gpu_layers and not draft_settings.gpu_layers:
         # It may use the target's output matrix, so its context has to know the GPUs. Its own layer stays in RAM.
         draft_settings = replace(draft_settings, gpu_layers=1)
-    if options.drafts and options.draft and head is None:
-        draft_settings = of_draft(options.draft, draft_settings)
+    if options.drafts and plan.here.draft and head is None:
+        draft_settings = of_draft(plan.here.draft, draft_settings)
     return settings, draft_settings
 
 
@@ -214,12 +216,10 @@ def _models(
     return model, draft_model
 
 
-def _differences(
-    options: RunOptions, plans: Sequence[Plan], model: LlamaModel, placement: Placement | None
-) -> list[str]:
+def _differences(options: RunOptions, plans: Sequence[Plan], model: LlamaModel, has_gpu: bool) -> list[str]:
     """Notices about what is otherwise than the options ask, or than the user may expect."""
     notices = []
-    if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not placement:
+    if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not has_gpu:
         why = "sees no GPU (`specrun doctor`)" if library.has_gpu() else "was built without a GPU backend"
         notices.append(f"all layers stay on the CPU, because this llama.cpp {why}")
     if model.why_one_order:
@@ -251,14 +251,15 @@ def _progress(path: Path, show: Callable[[str], None]) -> Callable[[float], None
     return loaded
 
 
-def _why_one_at_a_time(options: RunOptions, settings: LlamaSettings, states: KeptStates | None) -> str | None:
+def _why_one_at_a_time(plan: LoadPlan, settings: LlamaSettings) -> str | None:
     """Why texts are written one after the other; None where several can be written at the same time.
 
-    settings, states: those that are decided for the target.
+    settings: those that are decided for the target.
     """
+    options, states = plan.options, plan.states
     if states and options.pads:
         return "passes over recurrent states are padded for one text only"
-    if states and is_untried(GgufFile.read(options.target)):
+    if states and is_untried(plan.here.target):
         return "several texts with recurrent states of this kind are untried"
     if states and states.n_texts == 1:
         return "the recurrent states of further texts would take too much memory"

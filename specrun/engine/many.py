@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import kv_bytes_per_token
 from specrun.engine.completion import Completion
 from specrun.engine.conversations import FEWEST, Conversations
 from specrun.engine.engine import Engine
 from specrun.engine.kept_states import most_texts
 from specrun.engine.request import Request
-from specrun.engine.run_options import RunOptions, context_length
+from specrun.engine.run_options import Here, RunOptions, context_length
 from specrun.engine.together import LaneText, Together
 from specrun.errors import PromptError
 from specrun.interrupts import never
@@ -61,16 +59,19 @@ def usual_bytes(sizes: Sequence[int], otherwise: int) -> int:
     return sum(usual) // len(usual)
 
 
-def with_room(options: RunOptions, crowd: Crowd, free_bytes: int) -> tuple[RunOptions, str | None]:
-    """The options with as many texts at a time as the KV cache has room for, and why these are fewer than were asked.
-
-    free_bytes: of RAM and VRAM, before the model is loaded.
-    """
-    file = GgufFile.read(options.target)
+def with_room(options: RunOptions, crowd: Crowd, here: Here) -> tuple[RunOptions, str | None]:
+    """The options with as many texts at a time as KV caches have room for, and why these are fewer than were asked."""
+    file = here.target
     ctx_size = context_length(options.ctx_size, file.n_ctx_train)
     n_prompt = crowd.n_bytes // _BYTES_PER_TOKEN + _TEMPLATE
     n_tokens = min(n_prompt + (_ANSWER if crowd.max_tokens is None else crowd.max_tokens), ctx_size)
-    affordable = int(_affordable_bytes(options, free_bytes)) // max(_bytes_per_token(options), 1)
+    loaded = [(file, options.settings)]
+    if here.draft and options.drafts:
+        loaded.append((here.draft, options.draft_settings))
+    per_token = sum(sum(kv_bytes_per_token(one, of.type_k or "f16", of.type_v or "f16")) for one, of in loaded)
+    spare = here.free_bytes - sum(one.n_bytes for one, _ in loaded)
+    share = max(_OF_SPARE * spare, _OF_FITTING * here.free_bytes) if spare > 0 else _OF_STREAMED * here.free_bytes
+    affordable = int(share) // max(per_token, 1)
     # The cells of one text's context are there in any case.
     most = max(affordable, ctx_size) // n_tokens
     wanted = min(crowd.asked or MOST_TEXTS, crowd.n or MOST_TEXTS, MOST_TEXTS)
@@ -81,24 +82,6 @@ def with_room(options: RunOptions, crowd: Crowd, free_bytes: int) -> tuple[RunOp
     if n < 2:
         return options, why
     return replace(options, parallel=n, shared_tokens=max(n * n_tokens, ctx_size)), why
-
-
-def _affordable_bytes(options: RunOptions, free_bytes: int) -> float:
-    """Bytes of memory that the KV caches of all texts may take."""
-    spare = free_bytes - sum(GgufFile.read(path).n_bytes for path in _loaded(options))
-    return max(_OF_SPARE * spare, _OF_FITTING * free_bytes) if spare > 0 else _OF_STREAMED * free_bytes
-
-
-def _bytes_per_token(options: RunOptions) -> int:
-    """Bytes that a token takes in the KV caches of both models."""
-    n_bytes = 0
-    for path, settings in zip(_loaded(options), (options.settings, options.draft_settings), strict=False):
-        n_bytes += sum(kv_bytes_per_token(GgufFile.read(path), settings.type_k or "f16", settings.type_v or "f16"))
-    return n_bytes
-
-
-def _loaded(options: RunOptions) -> list[Path]:
-    return [options.target, *([options.draft] if options.draft and options.drafts else [])]
 
 
 class Source(Protocol[KeyGiven]):

@@ -18,7 +18,7 @@ from specrun.engine.free_threads import FreeThreads, may_follow
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
 from specrun.engine.many import Listed, in_order, write_many
-from specrun.engine.placing import first_guesses
+from specrun.engine.placing import LoadPlan, plan_load
 from specrun.engine.prompt_states import PromptStates
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.engine.request import Request, make_request
@@ -60,21 +60,20 @@ class Model:
     """
 
     def __init__(
-        self, options: RunOptions, learner: Learner | None = None, show: Callable[[str], None] = unseen
+        self, options: RunOptions | LoadPlan, learner: Learner | None = None, show: Callable[[str], None] = unseen
     ) -> None:
-        """learner: keeps what runs teach, and knows what earlier runs taught. show: shows what is being loaded."""
-        options = options.with_profile
-        self._options = options
+        """options: what to load, or the plan that was made for it. learner: keeps what runs teach, and knows what
+        earlier runs taught. show: shows what is being loaded.
+        """
+        plan = options if isinstance(options, LoadPlan) else plan_load(options)
+        options = plan.options
+        self._plan = plan
         self._learner = learner
         # What was learned, by the number of threads; None for as many as ever.
         self._known: dict[int | None, tuple[RunPlans, Learner | None]] = {}
         self._threads: FreeThreads | None = None
         self._looks_again = False
-        # By the memory that is free before the models take theirs; a single plan needs none.
-        self._guesses = first_guesses(options) if len(options.plans) > 1 else None
-        if self._guesses:
-            options = options.with_trees_of(self._guesses.largest)
-        self._pair = load_pair(options, show)
+        self._pair = load_pair(plan, show)
         self.draft = options.draft if self._pair.drafts else None
         self.notices = list(self._pair.notices)
         self._datastore = options.datastore
@@ -109,7 +108,7 @@ class Model:
         known = profile or (self._learner.earlier if self._learner else None)
         draft = pair.drafts[0] if pair.drafts and len(plans) > 1 and known is None else None
         draft_table = warm_up.timed(draft.context) if isinstance(draft, DraftContext) else None
-        self.plans = RunPlans(self.engine, plans, profile, options.follow, known, self._guesses, draft_table)
+        self.plans = RunPlans(self.engine, plans, profile, options.follow, known, self._plan.guesses, draft_table)
         self._known[None] = self.plans, self._learner
 
     def keep_prompts(self) -> None:
@@ -135,7 +134,7 @@ class Model:
                 continue
             own = sources if i == 0 else RunSources(pair.model, None, False, self.notices.append).set
             engines.append(Engine(target, pair.drafts[i] if pair.drafts else None, pair.ctx_size, own))
-        return Lanes(engines, self._options.shared_tokens if len(engines) > 1 else None)
+        return Lanes(engines, self._plan.options.shared_tokens if len(engines) > 1 else None)
 
     def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:
         if options.profile:
@@ -151,7 +150,7 @@ class Model:
         watch: runs since before the model was loaded. again: whether to look at the load between texts, too.
         """
         target = self._pair.target.context
-        if may_follow(self._options, target.config.settings, self.placement, bool(self.plans.kept)):
+        if may_follow(self._plan.options, target.config.settings, self.placement, bool(self.plans.kept)):
             contexts = [target, *(draft.context for draft in self._pair.drafts[:1])]
             self._threads = FreeThreads(contexts, watch)
             self._look()

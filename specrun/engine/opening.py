@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import drafting_head
 from specrun.catalog.resolve import Fetcher, way_to_draft
 from specrun.engine import first_pass
@@ -16,12 +15,10 @@ from specrun.engine.default_settings import mapped_if_short, with_defaults
 from specrun.engine.learning import Learner
 from specrun.engine.many import Crowd, with_room
 from specrun.engine.model import Model
-from specrun.engine.placing import gpus_of, placement_request
+from specrun.engine.placing import LoadPlan, plan_load
 from specrun.engine.resolving import run_options, with_profile
-from specrun.engine.run_options import RunOptions
-from specrun.hardware.memory import Memory
+from specrun.engine.run_options import Here, RunOptions
 from specrun.hardware.other_load import LoadWatch
-from specrun.hardware.placement import place
 from specrun.long_run import unwatched
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import SamplingOptions
@@ -69,21 +66,22 @@ def open_model(
     asked = replace(run_options(models, speculation, machine, fetcher, note), most_ram=most_ram)
     asked = with_profile(asked, speculation, temperature, note)
     watch = LoadWatch()
-    decided = mapped_if_short(asked) if asked.profile else with_defaults(asked)
-    options = replace(decided, largest=largest, parallel=parallel)
+    here = Here.of(asked)
+    options = replace(asked, largest=largest, parallel=parallel)
     if crowd:
-        free = Memory.read().available_bytes + sum(gpu.free_bytes for gpu in gpus_of(options) if not gpu.shares_ram)
-        options, fewer = with_room(options, crowd, free)
+        options, fewer = with_room(options, crowd, here)
         if fewer:
             note(fewer)
-    options, left_out = for_experts(options, temperature if is_fixed else None)
+    plan = plan_load(options, here)
+    plan, left_out = for_experts(options, plan, temperature if is_fixed else None)
     if left_out:
         note(left_out)
+    plan = mapped_if_short(plan, asked.settings) if asked.profile else with_defaults(plan)
     learns = speculation.learn and speculation.speculate == "auto" and speculation.method is None
     with progress() as show:
-        options, crashes = first_pass.checked(options, show)
-        learner = Learner(asked, options.settings, note) if learns and not asked.profile else None
-        model = Model(options, learner, show)
+        plan, crashes = first_pass.checked(plan, show)
+        learner = Learner(asked, plan.options.settings, note) if learns and not asked.profile else None
+        model = Model(plan, learner, show)
     model.notices[:0] = crashes
     wants_draft = asked.draft is None and models.draft is None and any(plan.method.needs_draft for plan in asked.plans)
     if wants_draft and (way := way_to_draft(models.target)):
@@ -95,30 +93,29 @@ def open_model(
     return model
 
 
-def for_experts(options: RunOptions, temperature: float | None = None) -> tuple[RunOptions, str | None]:
-    """What `auto` runs with: the options without their draft model, and a line that says so, or as they are and None.
+def for_experts(options: RunOptions, plan: LoadPlan, temperature: float | None = None) -> tuple[LoadPlan, str | None]:
+    """What `auto` runs with: a plan without the draft model, and a line that says so, or the plan as it is and None.
 
     In a pass over several tokens a mixture reads the experts of all of them, so drafting pays least where experts are
     read from disk, and each expert that leaves memory for the draft model is read again and again. So one is loaded
     only if the profile follows a plan with it: at this temperature, or at any for None, where texts of several may
-    come. Raises ModelFileError for a file that cannot be read.
+    come.
+
+    options: those of the plan, without their profile's settings and plans.
     """
-    file = GgufFile.read(options.target)
-    drafts = options.with_profile.drafts and not (options.largest and options.largest.method.needs_draft)
-    if not (options.draft and drafts and options.follow and 0 < file.used_share < 1):
-        return options, None
-    profile = options.profile
+    file, draft, profile = plan.here.target, plan.here.draft, options.profile
+    drafts = plan.options.drafts and not (options.largest and options.largest.method.needs_draft)
+    if plan.placement.regime != "streamed" or not (draft and drafts and options.follow and 0 < file.used_share < 1):
+        return plan, None
     if profile:
         asked = profile.plans if temperature is None else [profile.at(temperature)]
         if any(tuned.plan.method.needs_draft for tuned in asked):
-            return options, None
-    head = drafting_head(file, GgufFile.read(options.draft))
-    is_own = head is not None and head.is_own  # its weights are the target's
-    if is_own or place(placement_request(options, gpus_of(options))).regime != "streamed":
-        return options, None
+            return plan, None
+    if (head := drafting_head(file, draft)) and head.is_own:  # its weights are the target's
+        return plan, None
     plans = tuple(plan for plan in options.plans if not plan.method.needs_draft)
     alone = replace(options, draft=None, plans=plans, profile=profile.without_draft() if profile else None)
-    return alone, GAINS_NOTHING if profile else LEFT_OUT
+    return plan_load(alone, plan.here), GAINS_NOTHING if profile else LEFT_OUT
 
 
 def load(target: str | Path | None, draft: str | Path | None, options: Mapping[str, Any]) -> Model:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from specrun.catalog.entries import catalog
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import MARKOV_AFTER, Head, drafting_head
 from specrun.engine import kept_states
 from specrun.engine.kept_states import KeptStates
 from specrun.engine.kernel_trials import Heads
-from specrun.engine.run_options import NEAR_BUDGET, RunOptions
+from specrun.engine.run_options import NEAR_BUDGET, Here, RunOptions
 from specrun.errors import UsageError
-from specrun.hardware.device import Device, offload_devices
-from specrun.hardware.fit import expert_share, out_of_vram
-from specrun.hardware.memory import Memory
+from specrun.hardware.device import Device
+from specrun.hardware.fit import expert_share
 from specrun.hardware.model_shape import ModelShape, PlacementRequest
 from specrun.hardware.placement import Placement, place
 from specrun.llama import devices, flash_kernel, offload_threshold
 from specrun.llama.context import ContextConfig
 from specrun.llama_settings import FLOAT_CACHE_TYPES, LlamaSettings
-from specrun.profiles.lookup import known_rates
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_times import MOST_TOKENS, ExpertGrowth
@@ -49,40 +47,46 @@ class FirstGuesses:
     largest: int = NEAR_BUDGET
 
 
-def gpus_of(options: RunOptions) -> tuple[Device, ...]:
-    """The GPUs on which layers may lie, those of the RPC servers that `options` name included."""
-    return offload_devices(devices.devices(options.settings.rpc))
+@dataclass(frozen=True)
+class LoadPlan:
+    """A pair that will be loaded, and where its layers will lie: decided once, by what is there then.
 
-
-def plan_placement(options: RunOptions) -> Placement | None:
-    """Which layers of the pair go into VRAM, as many steps down as `options` say; None without a GPU.
-
-    Raises UsageError for a GPU that is missing, and for a split mode that its backend lacks.
+    options: with the profile's settings, and with trees as large as contexts are to have room for. placement: on a
+    machine without a GPU all lies in RAM, or is streamed. states: the recurrent states that the target keeps; None if
+    it has no recurrent layer. guesses: what the places tell, for several plans to choose among.
     """
-    gpus = gpus_of(options)
-    if not gpus:
-        return None
-    placement = place(placement_request(options, gpus))
-    for _ in range(options.steps_down):
-        placement = placement.step_down() or placement
-    if options.settings.split_mode == "row" and placement.vram_bytes:
-        lacking = devices.without_split_buffers(options.settings.rpc)
-        if lacking:
-            why = f"llama.cpp cannot divide matrices among devices of the kind of {', '.join(lacking)}"
-            raise UsageError(f"--split-mode row is not possible here, because {why}; choose layer or none")
-    return placement
+
+    options: RunOptions
+    here: Here
+    placement: Placement
+    states: KeptStates | None = None
+    guesses: FirstGuesses = FirstGuesses()
 
 
-def placement_request(options: RunOptions, gpus: Sequence[Device]) -> PlacementRequest:
-    """What has to be placed, and the memory there is for it.
+def plan_load(options: RunOptions, here: Here | None = None) -> LoadPlan:
+    """Plan which layers go into VRAM, as many steps down as `options` say. here: None looks now.
 
-    Raises UsageError for a GPU that is missing, and ModelFileError for a file that cannot be read.
+    Contexts have room for large trees only where these may pay. So it is planned with small ones, and again with those
+    that this allows.
 
     A layer's results on a GPU have other last bits than on the CPU. So where texts must be bit-exact, plans with and
     without the draft, and with trees of up to `_ALIKE` nodes, leave the same room for the target's layers.
+
+    Raises UsageError for a GPU that is missing, and for a split mode that its backend lacks; ModelFileError for a file
+    that cannot be read.
     """
-    _check(options, gpus)
-    return _request(options, gpus, target_states(options, gpus))
+    here = here or Here.of(options)
+    _check(options, here.gpus)
+    options = options.with_profile
+    if len(options.plans) == 1:
+        return LoadPlan(options, here, *_placed(options, here))
+    near = options.with_trees_of(NEAR_BUDGET)
+    placement, states = _placed(near, here)
+    guesses = first_guesses(near, here, placement)
+    larger = options.with_trees_of(guesses.largest)
+    if larger != near:
+        placement, states = _placed(larger, here)
+    return LoadPlan(larger, here, placement, states, guesses)
 
 
 def _check(options: RunOptions, gpus: Sequence[Device]) -> None:
@@ -95,27 +99,38 @@ def _check(options: RunOptions, gpus: Sequence[Device]) -> None:
         raise UsageError(f"--tensor-split must have one share for each GPU ({names}); got {len(shares)} shares")
 
 
-def target_states(options: RunOptions, gpus: Sequence[Device]) -> KeptStates | None:
-    """The recurrent states that the target keeps; None if it has no recurrent layer."""
-    file, plans = GgufFile.read(options.target), options.all_plans(options.plans)
+def _placed(options: RunOptions, here: Here) -> tuple[Placement, KeptStates | None]:
+    """Where the layers lie, and the recurrent states that are kept: fewer where the weights are streamed."""
     # A further plan for which there must be room may be one with a draft that is loaded later.
     has_draft = options.drafts or (options.largest is not None and options.largest.method.needs_draft)
+    states_of = partial(
+        kept_states.of_target,
+        here.target,
+        options.all_plans(options.plans),
+        options.pads,
+        has_draft=has_draft,
+        n_texts=options.parallel,
+    )
+    states = states_of(is_streamed=False)
+    placement = place(_request(options, here, states))
+    if states and states.n_snapshots and placement.regime == "streamed":
+        states = states_of(is_streamed=True)
+        placement = place(_request(options, here, states))
+    for _ in range(options.steps_down):
+        placement = placement.step_down() or placement
+    if options.settings.split_mode == "row" and placement.vram_bytes:
+        lacking = devices.without_split_buffers(options.settings.rpc)
+        if lacking:
+            why = f"llama.cpp cannot divide matrices among devices of the kind of {', '.join(lacking)}"
+            raise UsageError(f"--split-mode row is not possible here, because {why}; choose layer or none")
+    return placement, states
 
-    def kept(is_streamed: bool) -> KeptStates | None:
-        return kept_states.of_target(file, plans, options.pads, is_streamed, has_draft, options.parallel)
 
-    states = kept(is_streamed=False)
-    if states and states.n_snapshots and place(_request(options, gpus, states)).regime == "streamed":
-        return kept(is_streamed=True)
-    return states
-
-
-def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | None) -> PlacementRequest:
-    file = GgufFile.read(options.target)
-    alike = options.pads and bool(gpus)
-    config = options.context_config((*options.plans, *([_ALIKE] if alike else [])), file.n_ctx_train, states)
-    draft = GgufFile.read(options.draft) if options.draft and (options.drafts or alike) else None
-    head = drafting_head(file, draft) if draft else None
+def _request(options: RunOptions, here: Here, states: KeptStates | None) -> PlacementRequest:
+    gpus, alike = here.gpus, options.pads and bool(here.gpus)
+    config = options.context_config((*options.plans, *([_ALIKE] if alike else [])), here.target.n_ctx_train, states)
+    draft = here.draft if options.draft and (options.drafts or alike) else None
+    head = drafting_head(here.target, draft) if draft else None
     of_head = _head_bytes(head, draft, config, options.all_plans(options.plans)) if head and draft else 0
     draft = None if head and head.is_own else draft  # its layers are counted as the target's
 
@@ -123,12 +138,11 @@ def _request(options: RunOptions, gpus: Sequence[Device], states: KeptStates | N
         decided = attention_on_gpus(file, settings) if gpus and settings.gpu_layers != 0 else settings
         return ModelShape.of(file, config.n_ctx, decided, states.n_states if states else 1)
 
-    free = Memory.read().available_bytes
     return PlacementRequest(
-        target=shape(file, options.settings, states),
+        target=shape(here.target, options.settings, states),
         draft=shape(draft, options.draft_settings, kept_states.of_draft(draft)) if draft else None,
-        gpus=tuple(gpus),
-        ram_bytes=free if options.most_ram is None else min(options.most_ram, free),
+        gpus=gpus,
+        ram_bytes=here.ram_bytes if options.most_ram is None else min(options.most_ram, here.ram_bytes),
         n_tokens=config.n_batch,
         n_rows=config.n_outputs,
         settings=options.settings,
@@ -152,11 +166,6 @@ def attention_on_gpus(file: GgufFile, settings: LlamaSettings) -> LlamaSettings:
     if flash_kernel.gpus_have_it(heads.n_heads, heads.n_kv_heads, heads.size, type_k, type_v, settings.rpc):
         return settings
     return replace(settings, flash_attn="off")
-
-
-def without_layers(options: RunOptions, placement: Placement) -> Placement | None:
-    """Where weights cannot be streamed beside layers in VRAM: the placement without these, if that is faster."""
-    return out_of_vram(placement, known_rates(catalog()), GgufFile.read(options.target).used_share)
 
 
 def head_config(config: ContextConfig, plans: Sequence[Plan]) -> ContextConfig:
@@ -188,10 +197,9 @@ def _head_bytes(head: Head, file: GgufFile, config: ContextConfig, plans: Sequen
     return _FLOAT_BYTES * (of_text + of_call + head_config(config, plans).n_batch * file.n_vocab + of_markov)
 
 
-def first_guesses(options: RunOptions) -> FirstGuesses:
-    """The guesses for a pair that is not loaded yet, as its memory would be missing. Raises the errors of placement."""
-    file = GgufFile.read(options.target)
-    placement = place(placement_request(options.with_trees_of(NEAR_BUDGET), gpus_of(options)))
+def first_guesses(options: RunOptions, here: Here, placement: Placement) -> FirstGuesses:
+    """What the places of the weights tell of a pair that is not loaded yet."""
+    file = here.target
     experts = None
     if 0 < file.used_share < 1:
         experts = ExpertGrowth(file.n_experts, file.n_experts_used, expert_share(placement, file.used_share))

@@ -9,10 +9,9 @@ from functools import partial
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import expert_pages, n_bytes, weight_pages
-from specrun.engine.placing import placement_request
-from specrun.engine.run_options import RunOptions
+from specrun.engine.placing import LoadPlan
 from specrun.hardware.memory import Pressure
-from specrun.hardware.placement import Placement, place
+from specrun.hardware.placement import Placement
 from specrun.hardware.residency import RingSettings, plan_residency, room_for_weights
 from specrun.llama import LlamaModel
 from specrun.llama.context import ContextConfig, LlamaContext
@@ -50,30 +49,23 @@ class Streaming:
         return settings.over(LlamaSettings(load_mode="none")) if self.readers else settings
 
 
-def plan_streaming(
-    options: RunOptions, settings: LlamaSettings, placement: Placement | None, with_mtp: bool = False
-) -> Streaming:
-    """What is to be streamed. Call it before the model is loaded, because memory is measured now.
-
-    settings: of the target, with its places. placement: that they are of; None without a GPU. Raises ModelFileError for
-    a file that cannot be read.
-    """
-    pressure = Pressure.watch()
-    room = room_in_ram(options, placement) if options.residency != "off" else None
+def plan_streaming(plan: LoadPlan, settings: LlamaSettings, with_mtp: bool = False) -> Streaming:
+    """What is to be streamed. settings: of the target, with its places."""
+    room = room_in_ram(plan.placement) if plan.options.residency != "off" else None
     if room is None:
         return Streaming()
     try:
         _check(settings)
-        return Streaming(tuple(_readers(options, settings, with_mtp, room, pressure)))
+        pressure = Pressure.watch(plan.here.ram_bytes)
+        return Streaming(tuple(_readers(plan.here.target, settings, with_mtp, room, pressure)))
     except CannotStreamError as reason:
         return Streaming(notice=_notice(reason))
 
 
 def _readers(
-    options: RunOptions, settings: LlamaSettings, with_mtp: bool, room: int, pressure: Pressure
+    file: GgufFile, settings: LlamaSettings, with_mtp: bool, room: int, pressure: Pressure
 ) -> list[Callable[[], Reader]]:
     """What makes readers of the weights that do not fit into `room` bytes, the best first; none if all of them fit."""
-    file = GgufFile.read(options.target)
     if file.n_experts:
         experts = expert_pages(file, PAGE, with_mtp, settings)
         if not experts.layers:
@@ -115,12 +107,8 @@ def _notice(reason: CannotStreamError) -> str:
     return f"weights that do not fit are left to the system's page cache, because {reason}"
 
 
-def room_in_ram(options: RunOptions, placement: Placement | None) -> int | None:
-    """Bytes of RAM that the target's weights may take; None if they fit. Raises ModelFileError.
-
-    placement: of the pair; None without a GPU.
-    """
-    placement = placement or place(placement_request(options, ()))
+def room_in_ram(placement: Placement) -> int | None:
+    """Bytes of RAM that the target's weights may take; None if they fit."""
     return room_for_weights(placement) if placement.regime == "streamed" else None
 
 

@@ -1,4 +1,4 @@
-"""What to load and how to run it, and the size of the contexts that this needs."""
+"""What to load and how to run it, the size of the contexts that this needs, and what there is for it here."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.kept_states import KeptStates
 from specrun.errors import UsageError
+from specrun.hardware.device import Device, offload_devices
+from specrun.hardware.memory import Memory
+from specrun.llama import devices, offload_threshold
 from specrun.llama.context import ContextConfig
 from specrun.llama.lane_cells import n_sequences
 from specrun.llama_settings import UNDECIDED, LlamaSettings, ResidencyChoice
@@ -120,6 +124,39 @@ class RunOptions:
     def all_plans(self, plans: Sequence[Plan]) -> Sequence[Plan]:
         """`plans`, and `largest` if there is one: the plans for which contexts must have room."""
         return [*plans, self.largest] if self.largest else plans
+
+
+@dataclass(frozen=True)
+class Here:
+    """What a load finds. It is read once, before anything is loaded, and passed to whatever asks: so nothing depends on
+    when it is asked, and memory that a load has taken counts for no decision about it.
+
+    target, draft: the headers of the files; None for a draft for which there need be no room.
+    gpus: those that llama.cpp divides layers among, RPC servers included, with their free memory. ram_bytes: free RAM.
+    """
+
+    target: GgufFile
+    draft: GgufFile | None
+    gpus: tuple[Device, ...]
+    ram_bytes: int
+
+    @classmethod
+    def of(cls, options: RunOptions) -> Here:
+        """What there is now. Raises ModelFileError, and the errors of `devices.devices`.
+
+        The backends start, so the threshold of offloading is settled: UsageError if this process has another.
+        """
+        options = options.with_profile
+        offload_threshold.settle(options.settings.offload_min_batch)
+        target = GgufFile.read(options.target)
+        draft = GgufFile.read(options.draft) if options.draft and (options.drafts or options.pads) else None
+        gpus = offload_devices(devices.devices(options.settings.rpc))
+        return cls(target, draft, gpus, Memory.read().available_bytes)
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of RAM and VRAM together that are free."""
+        return self.ram_bytes + sum(gpu.free_bytes for gpu in self.gpus if not gpu.shares_ram)
 
 
 def _lanes(n_leaves: int, n: int) -> tuple[int, ...]:

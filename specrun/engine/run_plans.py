@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specrun.engine import growth_maps, learning
 from specrun.engine.engine import Engine
@@ -24,7 +24,7 @@ class RunPlans:
     profile: Profile | None  # what `specrun tune` measured of this pair on this machine; None for nothing
     follow: bool  # whether the profile's plans are followed instead of the candidates
     known: Profile | None = None  # `profile`, or what earlier runs of `auto` learned of the pair; None for nothing
-    guesses: FirstGuesses | None = None  # what the places of the weights tell
+    guesses: FirstGuesses = field(default_factory=FirstGuesses)  # what the places of the weights tell
     draft_table: CostTable | None = None  # what draft passes took while the pair was loaded
 
     def __post_init__(self) -> None:
@@ -43,8 +43,8 @@ class RunPlans:
             return {}
         target = self.engine.target
         prompt_pass = target.context.config.settings.prompt_pass
-        guesses = self.guesses or FirstGuesses()
-        return learning.choosers(self.candidates, self.known, target.padding, prompt_pass, guesses, self.draft_table)
+        known, table = self.known, self.draft_table
+        return learning.choosers(self.candidates, known, target.padding, prompt_pass, self.guesses, table)
 
     def at(self, temperature: float) -> PlanChooser:
         """The chooser for texts of this temperature. It is kept, so it learns from one text to the next.

@@ -93,9 +93,11 @@ class Pressure:
         self._looked = clock()
 
     @classmethod
-    def watch(cls) -> Pressure:
-        """Watch the margin of a plan that is made now, within the limits of this machine and this process's cgroups."""
-        return cls(margin_bytes(Memory.read().available_bytes), lambda: Memory.read().available_bytes)
+    def watch(cls, free_bytes: int) -> Pressure:
+        """Watch the margin of a plan that was made when so many bytes were free, within the limits of this machine and
+        this process's cgroups.
+        """
+        return cls(margin_bytes(free_bytes), lambda: Memory.read().available_bytes)
 
     def shortage(self) -> int:
         """Bytes to free until the margin is free; 0 while half of it is, and for 0.25 s after a look at the memory."""

@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specrun import clock
-from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.kernel_trials import ANSWER
 from specrun.engine.model import Model
-from specrun.engine.placing import placement_request
-from specrun.engine.run_options import RunOptions, context_length
+from specrun.engine.placing import plan_load
+from specrun.engine.run_options import Here, RunOptions, context_length
 from specrun.engine.trial import CLEARLY_AT_ONCE, best_of, is_faster, is_time
 from specrun.errors import LlamaError
-from specrun.hardware.device import Device
-from specrun.hardware.placement import Placement, place
+from specrun.hardware.placement import Placement
 from specrun.llama_settings import DEFAULT_UBATCH, LlamaSettings
 from specrun.long_run import Run
 from specrun.speculation.method import OFF
@@ -48,7 +46,7 @@ class ReadPrompt:
     plain_ms: float  # of a plain pass behind it
 
 
-def sizes_that_fit(options: RunOptions, settings: LlamaSettings, gpus: Sequence[Device]) -> list[int]:
+def sizes_that_fit(options: RunOptions, settings: LlamaSettings, here: Here) -> list[int]:
     """The sizes of passes over a prompt with which the draft and all but a few layers stay where the default size lets
     them be. Streamed weights lose a part of the file cache to larger compute buffers, which must be small.
 
@@ -57,7 +55,7 @@ def sizes_that_fit(options: RunOptions, settings: LlamaSettings, gpus: Sequence[
 
     def placed(n: int) -> Placement:
         of_size = LlamaSettings(ubatch_size=n).over(options.settings.over(settings))
-        return place(placement_request(replace(options, settings=of_size), gpus))
+        return plan_load(replace(options, settings=of_size), here).placement
 
     def fits(n: int) -> bool:
         other = placed(n)
@@ -70,7 +68,7 @@ def sizes_that_fit(options: RunOptions, settings: LlamaSettings, gpus: Sequence[
         return is_alike and n_moved <= _MOST_MOVED and is_small
 
     usual = placed(_SIZES[0])
-    n_ctx = context_length(options.ctx_size, GgufFile.read(options.target).n_ctx_train)
+    n_ctx = context_length(options.ctx_size, here.target.n_ctx_train)
     return [n for n in itertools.takewhile(fits, _SIZES) if n + 1 < n_ctx]
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from specrun import clock
+from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.default_settings import keeps_bits
 from specrun.engine.kernel_trials import ANSWER, PROMPT
 from specrun.engine.model import Model
@@ -103,7 +104,7 @@ def variations(
 
 def bits_count(options: RunOptions) -> bool:
     """Whether bits are compared: for types of weights that keep them at no cost, and for users who ask for them."""
-    return options.exact or keeps_bits(options.target)
+    return options.exact or keeps_bits(GgufFile.read(options.target))
 
 
 def choose(

@@ -9,18 +9,17 @@ from statistics import geometric_mean
 from typing import Any
 
 from specrun import clock
-from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import calibration_texts as texts
 from specrun.engine.default_settings import with_defaults
 from specrun.engine.model import Model
-from specrun.engine.placing import placement_request
+from specrun.engine.placing import LoadPlan, plan_load
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.engine.trial import best_of, is_faster
 from specrun.hardware import machine
-from specrun.hardware.cpu import usable_threads
+from specrun.hardware.cpu import usable_cores, usable_threads
 from specrun.hardware.machine import Machine
-from specrun.hardware.placement import Placement, place
+from specrun.hardware.placement import Placement
 from specrun.llama import devices, offload_threshold, tiled_kernels
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
@@ -79,7 +78,8 @@ def tune_pair(
     run.show("looking at this machine")
     here = devices.this_machine(options.settings.rpc, options.target)
     options = replace(options, plans=(OFF.plan(), MERGED.plan(MOST_TOKENS, MOST_TOKENS - 1)))
-    placement = place(placement_request(options, here.gpus))
+    plan = plan_load(options)
+    placement = plan.placement
     if first and placement.holds_target_like(first[1]):
         unfinished.take_target(first[0])
     notices = []
@@ -88,7 +88,7 @@ def tune_pair(
         notices.append(settings_trials.NOT_TRIED)
     stages = unfinished.stages
     if stages.settings is None:
-        chosen = _choose_settings(options, here, placement, effort.seconds, is_tried, first is None, run)
+        chosen = _choose_settings(options, plan, effort.seconds, is_tried, first is None, run)
         stages.settings, tried, stages.prompt_ms = chosen
         stages.tried = [trial.row for trial in tried]
         unfinished.save()
@@ -135,56 +135,58 @@ def _profile(options: RunOptions, identity: Mapping[str, Any], here: Machine, st
 
 
 def _choose_settings(
-    options: RunOptions, here: Machine, placement: Placement, seconds: float, is_tried: bool, is_first: bool, run: Run
+    options: RunOptions, plan: LoadPlan, seconds: float, is_tried: bool, is_first: bool, run: Run
 ) -> tuple[LlamaSettings, list[Tried], dict[int, float]]:
     """The target's settings, all that were tried, and the milliseconds to read a token by the size of a prompt's pass.
 
     seconds: the effort's. is_tried: whether there is time to try any. is_first: see `_try_settings`.
     """
     settings_run = run.stage(_SETTINGS_SHARE * seconds)
-    settings, tried = with_defaults(options).settings if options.exact else LlamaSettings(), list[Tried]()
+    defaults = with_defaults(plan).options.settings if is_tried or options.exact else LlamaSettings()
+    settings, tried = defaults if options.exact else LlamaSettings(), list[Tried]()
     if is_tried:
-        settings, tried = _try_settings(options, here, placement, settings_run, is_first)
+        settings, tried = _try_settings(options, plan, defaults, settings_run, is_first)
     # What the environment has chosen holds for what is measured now, and later runs may lack it.
     if settings.offload_min_batch is None and not offload_threshold.is_open():
         settings = replace(settings, offload_min_batch=offload_threshold.in_use())
     if settings.tiled is None and tiled_kernels.in_use() != "auto":
         settings = replace(settings, tiled=tiled_kernels.in_use())
     prompt_run = run.stage(_PROMPT_SHARE * seconds) if is_tried else settings_run
-    settings, prompt_ms = _choose_prompt_pass(options, here, placement, settings, tried, prompt_run)
+    settings, prompt_ms = _choose_prompt_pass(options, plan, settings, tried, prompt_run)
     return settings, tried, prompt_ms
 
 
 def _try_settings(
-    options: RunOptions, here: Machine, placement: Placement, run: Run, is_first: bool
+    options: RunOptions, plan: LoadPlan, defaults: LlamaSettings, run: Run, is_first: bool
 ) -> tuple[LlamaSettings, list[Tried]]:
     """The fastest of llama.cpp's settings for the target, and all that were tried.
 
     is_first: whether no other pair was measured in this process, which then may need another environment.
     """
-    n_gpus = len(here.gpus) if placement.n_gpu_layers else 0
+    placement, file = plan.placement, plan.here.target
+    n_gpus = len(plan.here.gpus) if placement.n_gpu_layers else 0
     variations = settings_trials.variations(
         n_logical=usable_threads(),
-        n_threads=options.settings.threads or here.cpu.n_usable,
+        n_threads=options.settings.threads or usable_cores(),
         can_repack=placement.can_repack,
         is_split=placement.regime == "partly in VRAM",
         n_gpus=n_gpus,
-        has_tiled=options.exact and not n_gpus and tiled_kernels.compute(GgufFile.read(options.target).types),
+        has_tiled=options.exact and not n_gpus and tiled_kernels.compute(file.types),
         knows_attention=not (placement.n_gpu_layers or settings_trials.bits_count(options)),
         has_threshold=is_first and offload_threshold.is_open(),
     )
     may_crash = placement.n_gpu_layers > 0
-    defaults = with_defaults(options).settings
     return settings_trials.choose(options, defaults, list(variations), texts.together(), run, may_crash)
 
 
 def _choose_prompt_pass(
-    options: RunOptions, here: Machine, placement: Placement, settings: LlamaSettings, tried: Sequence[Tried], run: Run
+    options: RunOptions, plan: LoadPlan, settings: LlamaSettings, tried: Sequence[Tried], run: Run
 ) -> tuple[LlamaSettings, dict[int, float]]:
     """The settings with the best size of a pass over a prompt, and the milliseconds to read a token by that size."""
     if options.settings.ubatch_size or options.settings.batch_size:
         return settings, {}
-    sizes = prompt_passes.sizes_that_fit(options, settings, here.gpus)
+    sizes = prompt_passes.sizes_that_fit(options, settings, plan.here)
+    placement = plan.placement
     is_bounded = not placement.n_gpu_layers and not placement.request.target.is_moe
     chosen = [trial for trial in tried if trial.settings == settings]
     gains = not (is_bounded and chosen) or prompt_passes.may_gain(chosen[0].ms[1], chosen[0].prompt_ms)

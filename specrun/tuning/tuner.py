@@ -153,7 +153,7 @@ class Tuner:
     def _exact_sizes(self, costs: CostTable) -> PassSizes:
         self._run.show("in passes of which sizes are logits the same bits?")
         # The whole comparison takes long: it is for types that keep bits at no cost, and for users who ask for them.
-        quick = not (self._exact or keeps_bits(self._target.context.model.path))
+        quick = not (self._exact or keeps_bits(self._target.context.model.file))
         ctx = costs.times[0].ctx
         is_dear = not may_be_free({n: costs.ms(n, ctx) for n in costs.sizes})
         if quick and is_dear and depends_on_size(self._target, self._tokens):

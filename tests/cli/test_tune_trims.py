@@ -13,10 +13,9 @@ import pytest
 from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import trimmed_in
-from specrun.engine.placing import placement_request
+from specrun.engine.placing import plan_load
 from specrun.engine.run_options import RunOptions
 from specrun.hardware import machine
-from specrun.hardware.placement import place
 from specrun.profiles.codec import profile_from_json
 from specrun.tuning import tune_pair
 from tests.conftest import SpecrunHere
@@ -46,7 +45,7 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         rate = rates["trimmed" if trimmed_in(GgufFile.read(options.draft)) else "whole"]
         plans = [replace(p, predicted_tokens_per_second=rate, plain_tokens_per_second=4.0) for p in PROFILE.plans]
         own = {"fingerprint": machine.fingerprint(identity), "identity": dict(identity)}
-        return replace(PROFILE, plans=plans, **own), place(placement_request(options, ())), WRITTEN
+        return replace(PROFILE, plans=plans, **own), plan_load(options).placement, WRITTEN
 
     monkeypatch.setattr(tune_pair, "tune_pair", measured)
     return rates

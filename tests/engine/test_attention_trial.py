@@ -10,10 +10,11 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine import kernel_trials, placing
+from specrun.engine import kernel_trials
 from specrun.engine.default_settings import with_defaults
 from specrun.engine.kernel_trials import WITHOUT_FLASH, Heads, is_faster_without_flash
 from specrun.engine.model import Model
+from specrun.engine.placing import plan_load
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.memory import Memory
 from specrun.llama.quantizer import quantize
@@ -65,23 +66,25 @@ def test_a_trial_is_made_once_and_its_result_is_followed(q4_0: Path, monkeypatch
     assert len(n_trials) == 3, "another number of threads is another trial"
 
 
+def defaulted(options: RunOptions) -> LlamaSettings:
+    return with_defaults(plan_load(options)).options.settings
+
+
 @pytest.mark.parametrize("without", [True, False])
 def test_an_untuned_target_in_ram_follows_the_trial(q4_0: Path, without: bool) -> None:
     keep(q4_0, without)
     usual = LlamaSettings(repack=True, type_v="f16")
-    assert with_defaults(RunOptions(q4_0, None, (OFF.plan(),))).settings == (
-        WITHOUT_FLASH.over(usual) if without else usual
-    )
+    assert defaulted(RunOptions(q4_0, None, (OFF.plan(),))) == (WITHOUT_FLASH.over(usual) if without else usual)
 
 
 def test_no_trial_where_the_user_decided_or_weights_stream(q4_0: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(q4_0, True)
     options = RunOptions(q4_0, None, (OFF.plan(),))
     for decided in (LlamaSettings(flash_attn="on"), LlamaSettings(type_k="f32"), LlamaSettings(type_v="bf16")):
-        assert with_defaults(replace(options, settings=decided)).settings.flash_attn == decided.flash_attn
-    assert with_defaults(replace(options, exact=True)).settings.flash_attn is None
-    monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
-    assert with_defaults(options).settings.flash_attn is None
+        assert defaulted(replace(options, settings=decided)).flash_attn == decided.flash_attn
+    assert defaulted(replace(options, exact=True)).flash_attn is None
+    monkeypatch.setattr(Memory, "read", lambda: Memory(1000, 1000))
+    assert defaulted(options).flash_attn is None
 
 
 def test_no_trial_for_attention_of_another_kind(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine import placing
+from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.default_settings import mapped_if_short, of_draft, with_defaults
+from specrun.engine.placing import plan_load
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import MARGIN_BYTES
-from specrun.hardware.placement import place
 from specrun.llama import devices, tiled_kernels
 from specrun.llama.quantizer import quantize
 from specrun.llama_settings import UNDECIDED, LlamaSettings
@@ -38,26 +38,30 @@ def options(target: Path) -> RunOptions:
     return RunOptions(target, None, (OFF.plan(),))
 
 
+def defaulted(options: RunOptions) -> RunOptions:
+    return with_defaults(plan_load(options)).options
+
+
 def test_llama_cpps_own_settings_where_no_exactness_is_lost(q4_0: Path) -> None:
     # Whether flash attention is off is measured on this CPU: tests/engine/test_attention_trial.py
-    settings = with_defaults(options(q4_0)).settings
+    settings = defaulted(options(q4_0)).settings
     assert replace(settings, flash_attn=None, type_k=None) == LlamaSettings(repack=True, type_v="f16")
 
 
 def test_v_stays_open_where_the_type_of_k_is_decided(q4_0: Path) -> None:
     decided = replace(options(q4_0), settings=LlamaSettings(type_k="q8_0"))
-    assert with_defaults(decided).settings == LlamaSettings(repack=True, type_k="q8_0")
+    assert defaulted(decided).settings == LlamaSettings(repack=True, type_k="q8_0")
 
 
 def test_a_type_whose_bits_do_not_depend_on_the_pass_keeps_its_settings() -> None:
-    assert with_defaults(options(embedded.TARGET)).settings == UNDECIDED
+    assert defaulted(options(embedded.TARGET)).settings == UNDECIDED
 
 
 def test_what_the_user_decided_stays(q4_0: Path) -> None:
     decided = replace(options(q4_0), settings=LlamaSettings(repack=False, type_v="bf16"))
     exact = replace(options(q4_0), exact=True)
-    assert with_defaults(decided) == decided
-    assert with_defaults(exact) == exact
+    assert defaulted(decided) == decided
+    assert defaulted(exact) == exact
 
 
 def test_exact_passes_over_streamed_weights_all_use_one_kernel(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,36 +71,36 @@ def test_exact_passes_over_streamed_weights_all_use_one_kernel(made: Path, monke
     exact = replace(options(k_quant), exact=True)
     monkeypatch.setattr(tiled_kernels, "_settled", None)
     monkeypatch.setattr(tiled_kernels.platform, "machine", lambda: "x86_64")
-    assert with_defaults(exact) == exact, "in RAM a plain pass would take several times as long"
-    monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
-    assert with_defaults(exact).settings == LlamaSettings(tiled="always")
+    assert defaulted(exact) == exact, "in RAM a plain pass would take several times as long"
+    monkeypatch.setattr(Memory, "read", lambda: Memory(1000, 1000))
+    assert defaulted(exact).settings == LlamaSettings(tiled="always")
     decided = replace(exact, settings=LlamaSettings(repack=True))
-    assert with_defaults(decided) == decided
+    assert defaulted(decided) == decided
     monkeypatch.setattr(tiled_kernels, "_settled", "auto")
-    assert with_defaults(exact) == exact, "another model of this process has been computed with other kernels"
+    assert defaulted(exact) == exact, "another model of this process has been computed with other kernels"
 
 
 def test_weights_that_are_streamed_are_not_reordered(q4_0: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
-    assert with_defaults(options(q4_0)).settings == LlamaSettings(type_v="f16")
+    monkeypatch.setattr(Memory, "read", lambda: Memory(1000, 1000))
+    assert defaulted(options(q4_0)).settings == LlamaSettings(type_v="f16")
 
 
-def boundary(options: RunOptions, gpus: tuple[Device, ...]) -> int:
+def boundary(options: RunOptions) -> int:
     """The least bytes of free RAM with which all that is planned to lie there fits."""
-    return place(placing.placement_request(options, gpus)).ram.used_bytes + MARGIN_BYTES
+    return plan_load(options).placement.ram.used_bytes + MARGIN_BYTES
 
 
 def test_experts_are_read_into_memory_where_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=4, n_expert=8)
-    assert with_defaults(options(path)).settings == LlamaSettings(load_mode="none"), "its type keeps bits"
+    assert defaulted(options(path)).settings == LlamaSettings(load_mode="none"), "its type keeps bits"
     exact = replace(options(path), exact=True)
-    assert with_defaults(exact).settings == LlamaSettings(load_mode="none")
+    assert defaulted(exact).settings == LlamaSettings(load_mode="none")
     decided = replace(options(path), settings=LlamaSettings(load_mode="mmap"))
-    assert with_defaults(decided) == decided
-    least = boundary(options(path), ())
+    assert defaulted(decided) == decided
+    least = boundary(options(path))
     for free, load_mode in ((least, "none"), (least - 1, None)):
-        monkeypatch.setattr(placing.Memory, "read", lambda free=free: Memory(free, free))
-        assert with_defaults(options(path)).settings.load_mode == load_mode
+        monkeypatch.setattr(Memory, "read", lambda free=free: Memory(free, free))
+        assert defaulted(options(path)).settings.load_mode == load_mode
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -106,7 +110,7 @@ def test_weights_that_a_gpu_copies_are_read_into_memory_where_they_fit(
     def load_mode(gpu: Device, **decided: Any) -> str | None:
         monkeypatch.setattr(devices, "devices", lambda _servers=None: [gpu])
         asked = replace(options(embedded.TARGET), exact=exact, settings=LlamaSettings(**decided))
-        return with_defaults(asked).settings.load_mode
+        return defaulted(asked).settings.load_mode
 
     gpu = Device("CUDA0", "a GPU", "GPU", "CUDA", 10**9, 10**9, pins=True)
     assert load_mode(gpu, gpu_layers=4) == "none"
@@ -115,9 +119,9 @@ def test_weights_that_a_gpu_copies_are_read_into_memory_where_they_fit(
     assert load_mode(gpu, gpu_layers=0) is None
     assert load_mode(replace(gpu, pins=False), gpu_layers=4) is None, "as fast from a mapped file"
     split = replace(options(embedded.TARGET), exact=exact, settings=LlamaSettings(gpu_layers=4))
-    least = boundary(split, (gpu,))
+    least = boundary(split)
     for free, expected in ((least, "none"), (least - 1, None)):
-        monkeypatch.setattr(placing.Memory, "read", lambda free=free: Memory(free, free))
+        monkeypatch.setattr(Memory, "read", lambda free=free: Memory(free, free))
         assert load_mode(gpu, gpu_layers=4) == expected
 
 
@@ -126,13 +130,17 @@ def test_weights_that_a_profile_has_read_into_memory_are_mapped_where_they_do_no
 ) -> None:
     profile = made_profile()
     tuned = replace(options(embedded.TARGET), profile=replace(profile, settings=LlamaSettings(load_mode="none")))
-    assert mapped_if_short(tuned) == tuned
+
+    def load_mode(asked: RunOptions) -> str | None:
+        return mapped_if_short(plan_load(asked), asked.settings).options.settings.load_mode
+
+    assert load_mode(tuned) == "none"
     mapped = replace(tuned, profile=replace(profile, settings=UNDECIDED))
     decided = replace(tuned, settings=LlamaSettings(load_mode="none"))
-    monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
-    assert mapped_if_short(tuned).with_profile.settings.load_mode == "auto"
-    assert mapped_if_short(decided) == decided, "the user decides"
-    assert mapped_if_short(mapped) == mapped
+    monkeypatch.setattr(Memory, "read", lambda: Memory(1000, 1000))
+    assert load_mode(tuned) == "auto"
+    assert load_mode(decided) == "none", "the user decides"
+    assert load_mode(mapped) is None
 
 
 def test_experts_that_are_read_or_mapped_give_the_same_bits(tmp_path: Path) -> None:
@@ -146,7 +154,7 @@ def test_experts_that_are_read_or_mapped_give_the_same_bits(tmp_path: Path) -> N
 
 def test_a_draft_on_the_cpu_has_re_ordered_weights_where_that_gains(made: Path) -> None:
     draft = wide_target(made, "q4_k_m")
-    assert of_draft(draft, UNDECIDED).repack is True
-    assert of_draft(draft, LlamaSettings(repack=False)).repack is False, "the user decides"
-    assert of_draft(draft, LlamaSettings(gpu_layers=99)).repack is None
-    assert of_draft(wide_target(made, "q8_0"), UNDECIDED).repack is None
+    assert of_draft(GgufFile.read(draft), UNDECIDED).repack is True
+    assert of_draft(GgufFile.read(draft), LlamaSettings(repack=False)).repack is False, "the user decides"
+    assert of_draft(GgufFile.read(draft), LlamaSettings(gpu_layers=99)).repack is None
+    assert of_draft(GgufFile.read(wide_target(made, "q8_0")), UNDECIDED).repack is None

@@ -12,7 +12,7 @@ from specrun.engine import loading
 from specrun.engine.generation import Generation
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
-from specrun.engine.placing import placement_request
+from specrun.engine.placing import plan_load
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError, ModelFileError, PairError
@@ -114,11 +114,11 @@ def test_a_hybrid_target_checks_the_best_path_of_a_head(tmp_path: Path) -> None:
 
 
 def test_the_memory_of_states_is_planned(head: Path) -> None:
-    with_head = placement_request(options(head, CHAIN.plan()), ())
+    with_head = plan_load(options(head, CHAIN.plan())).placement.request
     file, n_ctx = GgufFile.read(head), 256
     assert with_head.states_bytes > 4 * file.n_embd * (n_ctx + 3 * 512)
     assert place(with_head).ram.parts["draft"] > file.n_bytes - file.output_bytes + with_head.states_bytes
-    assert placement_request(options(embedded.DRAFT, CHAIN.plan()), ()).states_bytes == 0
+    assert plan_load(options(embedded.DRAFT, CHAIN.plan())).placement.request.states_bytes == 0
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_the_commands_take_mtp_layers(here: SpecrunHere, tmp_path: Path) -> None
 
 def test_mtp_layers_take_no_memory_of_a_draft(tmp_path: Path) -> None:
     target = random_mtp_step35(tmp_path / "target.gguf")
-    own = placement_request(options(target, CHAIN.plan(), target=target), ())
+    own = plan_load(options(target, CHAIN.plan(), target=target)).placement.request
     assert own.draft is None
     assert own.states_bytes > 0
-    assert own.target == placement_request(options(None, OFF.plan(), target=target), ()).target
+    assert own.target == plan_load(options(None, OFF.plan(), target=target)).placement.request.target

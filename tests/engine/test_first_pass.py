@@ -11,7 +11,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine import first_pass
-from specrun.engine.placing import plan_placement
+from specrun.engine.placing import plan_load
 from specrun.engine.run_options import RunOptions
 from specrun.errors import CrashError, LlamaError, OutOfMemoryError
 from specrun.hardware import placement
@@ -73,13 +73,18 @@ def step_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     have_gpus(monkeypatch, 0.36 * GB)
 
 
+def checked(options: RunOptions) -> tuple[RunOptions, list[str]]:
+    plan, notices = first_pass.checked(plan_load(options), unseen)
+    return plan.options, notices
+
+
 def test_what_works_is_tried_once(trials: Callable[..., Trials]) -> None:
     tried = trials()
-    assert first_pass.checked(OPTIONS, unseen) == (OPTIONS, [])
+    assert checked(OPTIONS) == (OPTIONS, [])
     fewer = replace(OPTIONS, settings=LlamaSettings(threads=2, ubatch_size=64))
-    assert first_pass.checked(fewer, unseen) == (fewer, [])
+    assert checked(fewer) == (fewer, [])
     assert len(tried.settings) == 1
-    first_pass.checked(replace(OPTIONS, settings=LlamaSettings(flash_attn="off")), unseen)
+    checked(replace(OPTIONS, settings=LlamaSettings(flash_attn="off")))
     assert len(tried.settings) == 2
 
 
@@ -95,13 +100,13 @@ def test_what_crashes_is_named_left_out_and_remembered(
     trials: Callable[..., Trials], culprit: str, fails: Callable[[LlamaSettings], bool], expected: LlamaSettings
 ) -> None:
     tried = trials(fails)
-    options, (notice,) = first_pass.checked(OPTIONS, unseen)
+    options, (notice,) = checked(OPTIONS)
     n_tried = len(tried.settings)
     assert options.settings == LlamaSettings(threads=1).over(expected)
     assert options.draft_settings == expected
     assert culprit in notice
     assert "signal 11" in notice
-    assert first_pass.checked(OPTIONS, unseen) == (options, [notice])
+    assert checked(OPTIONS) == (options, [notice])
     assert len(tried.settings) == n_tried
 
 
@@ -109,16 +114,16 @@ def test_what_the_user_has_decided_stays(trials: Callable[..., Trials]) -> None:
     trials(lambda s: s.flash_attn != "off")
     decided = replace(OPTIONS, settings=LlamaSettings(flash_attn="on", gpu_layers=ALL_LAYERS))
     with pytest.raises(CrashError, match=r"signal 11 .*give -ngl 0"):
-        first_pass.checked(decided, unseen)
+        checked(decided)
     quantized = replace(OPTIONS, settings=LlamaSettings(type_v="q8_0", gpu_layers=ALL_LAYERS))
     with pytest.raises(CrashError):
-        first_pass.checked(quantized, unseen)
+        checked(quantized)
 
 
 def test_what_cannot_be_loaded_is_not_remembered(trials: Callable[..., Trials]) -> None:
     tried = trials(lambda _: True, LlamaError("too large"))
     for _ in range(2):
-        assert first_pass.checked(OPTIONS, unseen) == (OPTIONS, [])
+        assert checked(OPTIONS) == (OPTIONS, [])
     assert len(tried.settings) == 2
 
 
@@ -127,20 +132,19 @@ def test_without_memory_less_goes_into_vram_and_nothing_is_blamed(
 ) -> None:
     step_in_small_steps(monkeypatch)
     tried = trials(n_lack=2)
-    options, (notice,) = first_pass.checked(OPTIONS, unseen)
+    options, (notice,) = checked(OPTIONS)
     assert options == replace(OPTIONS, steps_down=2)
-    planned = [plan_placement(replace(OPTIONS, steps_down=n)) for n in (0, 1, 2)]
-    n_bytes = [one.vram_bytes for one in planned if one]
+    planned = [plan_load(replace(OPTIONS, steps_down=n)).placement for n in (0, 1, 2)]
+    n_bytes = [one.vram_bytes for one in planned]
     assert n_bytes[0] > n_bytes[1] > n_bytes[2] > 0
-    assert planned[2]
     assert f"{LACKS} in a first pass, so VRAM now holds {planned[2].layers_text}; delete " in notice
-    assert first_pass.checked(OPTIONS, unseen) == (options, [notice])
+    assert checked(OPTIONS) == (options, [notice])
     assert tried.steps == [0, 1, 2]
 
 
 def test_a_crash_and_a_lack_of_memory_are_two_things(trials: Callable[..., Trials]) -> None:
     trials(lambda s: s.flash_attn != "off", n_lack=1)
-    options, (crash, lack) = first_pass.checked(OPTIONS, unseen)
+    options, (crash, lack) = checked(OPTIONS)
     assert options.settings.flash_attn == "off"
     assert options.steps_down == 1
     assert "crashed with flash attention (the first pass ended by signal 11" in crash
@@ -153,12 +157,12 @@ def test_after_a_few_steps_memory_is_what_is_lacking(
     step_in_small_steps(monkeypatch)
     tried = trials(n_lack=100)
     with pytest.raises(OutOfMemoryError, match=r"CUDA error: out of memory\); try fewer"):
-        first_pass.checked(OPTIONS, unseen)
+        checked(OPTIONS)
     assert tried.steps == [0, 1, 2, 3, 4]
     assert {settings.flash_attn for settings in tried.settings} == {None}
     decided = replace(OPTIONS, draft=None, settings=LlamaSettings(gpu_layers=2))
     with pytest.raises(OutOfMemoryError):
-        first_pass.checked(decided, unseen)
+        checked(decided)
     assert tried.steps[5:] == [0, 1], "without weights that are copied to the GPU; the layers are the user's"
     assert {settings.gpu_layers for settings in tried.settings[5:]} == {2}
 
@@ -166,10 +170,8 @@ def test_after_a_few_steps_memory_is_what_is_lacking(
 def test_no_layers_for_lack_of_memory_are_not_remembered(trials: Callable[..., Trials]) -> None:
     tried = trials(n_lack=100)
     for _ in range(2):
-        options, (notice,) = first_pass.checked(OPTIONS, unseen)
-        none = plan_placement(options)
-        assert none
-        assert none.vram_bytes == 0, "a step is larger than this model"
+        options, (notice,) = checked(OPTIONS)
+        assert plan_load(options).placement.vram_bytes == 0, "a step is larger than this model"
         assert "VRAM now holds 0 of the target's" in notice
         assert "delete" not in notice
     assert tried.steps == 2 * tried.steps[: len(tried.steps) // 2], "it is tried again"
@@ -180,9 +182,9 @@ def test_without_a_layer_on_a_gpu_nothing_is_tried(
 ) -> None:
     tried = trials()
     none = replace(OPTIONS, settings=LlamaSettings(gpu_layers=0), draft_settings=LlamaSettings(gpu_layers=0))
-    assert first_pass.checked(none, unseen) == (none, [])
+    assert checked(none) == (none, [])
     have_gpus(monkeypatch)
-    assert first_pass.checked(OPTIONS, unseen) == (OPTIONS, [])
+    assert checked(OPTIONS) == (OPTIONS, [])
     assert tried.settings == []
 
 
@@ -240,6 +242,6 @@ def test_a_process_that_cuda_ends_for_lack_of_memory_is_tried_with_less(
 ) -> None:
     have_gpus(monkeypatch, 8 * GB)
     monkeypatch.setattr(first_pass, "__name__", __name__)
-    options, (notice,) = first_pass.checked(OPTIONS, unseen)
+    options, (notice,) = checked(OPTIONS)
     assert options == replace(OPTIONS, steps_down=1)
     assert f"{LACKS} in a first pass" in notice

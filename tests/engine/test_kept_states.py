@@ -10,10 +10,10 @@ from specrun.catalog import embedded
 from specrun.catalog.entries import TABLES
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import state_bytes
-from specrun.engine import kept_states, placing
+from specrun.engine import kept_states
 from specrun.engine.kept_states import KeptStates, of_draft, of_target
 from specrun.engine.model import Model
-from specrun.engine.placing import placement_request, target_states
+from specrun.engine.placing import plan_load
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.memory import Memory
 from specrun.speculation.drafters.chain import CHAIN
@@ -56,9 +56,9 @@ def test_draft_sources_among_several_plans_take_a_checkpoint(files: dict[str, Gg
     for plans, expected in ((several, CHECKPOINT), (one, KeptStates(n_snapshots=15))):
         assert of_target(files["qwen35"], plans, pads=False, is_streamed=False, has_draft=False) == expected
     options = RunOptions(files["qwen35"].path, None, (CHAIN.plan(depth=4), *several))
-    assert target_states(options, ()) == CHECKPOINT
+    assert plan_load(options).states == CHECKPOINT
     with_draft = replace(options, draft=files["qwen35"].path)
-    assert target_states(with_draft, ()) == KeptStates(n_snapshots=8)
+    assert plan_load(with_draft).states == KeptStates(n_snapshots=8)
 
 
 def test_padding_takes_a_checkpoint(files: dict[str, GgufFile]) -> None:
@@ -94,19 +94,13 @@ def test_streamed_targets_keep_fewer_states_and_placement_counts_them(
     monkeypatch.setattr(kept_states, "_SHARE", 1.0)
     file = files["qwen35"]
     options = RunOptions(file.path, None, (CHAIN.plan(depth=8),))
-    assert target_states(options, ()) == KeptStates(n_snapshots=8)
-    roomy = placement_request(options, ())
-    monkeypatch.setattr(placing, "Memory", _LittleMemory)
-    assert target_states(options, ()) == CHECKPOINT
-    tight = placement_request(options, ())
+    assert plan_load(options).states == KeptStates(n_snapshots=8)
+    roomy = plan_load(options).placement.request
+    monkeypatch.setattr(Memory, "read", lambda: Memory(10**9, 1))
+    assert plan_load(options).states == CHECKPOINT
+    tight = plan_load(options).placement.request
     states = sum(state_bytes(file))
     assert sum(roomy.target.kv) - sum(tight.target.kv) == (KeptStates(1, 8).n_states - CHECKPOINT.n_states) * states
-
-
-class _LittleMemory:
-    @staticmethod
-    def read() -> Memory:
-        return replace(Memory.read(), available_bytes=1)
 
 
 def test_architectures_that_nobody_tried_are_decoded_plainly(
@@ -122,7 +116,7 @@ def test_architectures_that_nobody_tried_are_decoded_plainly(
 
 def test_contexts_have_room_for_a_further_plan(files: dict[str, GgufFile]) -> None:
     options = RunOptions(files["lfm2"].path, None, (OFF.plan(),), largest=CHAIN.plan(depth=7))
-    assert target_states(options, ()) == KeptStates(n_snapshots=7)
+    assert plan_load(options).states == KeptStates(n_snapshots=7)
 
 
 def test_each_of_several_texts_has_a_state_as_far_as_these_are_small(

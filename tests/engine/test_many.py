@@ -17,7 +17,7 @@ from specrun.engine.learning import Learner
 from specrun.engine.many import Crowd, Listed, usual_bytes, with_room, write_many
 from specrun.engine.model import Model
 from specrun.engine.request import Request
-from specrun.engine.run_options import RunOptions
+from specrun.engine.run_options import Here, RunOptions
 from specrun.engine.together import LaneText
 from specrun.errors import PromptError, UsageError
 from specrun.llama_settings import LlamaSettings
@@ -199,7 +199,7 @@ def test_as_many_texts_at_a_time_as_the_memory_has_room_for() -> None:
 
     def chosen(free: int, **given: int | None) -> tuple[int, int | None, str | None]:
         fields: dict[str, int | None] = {"n": 100, "n_bytes": 300, "max_tokens": 64, "asked": None, **given}
-        found, why = with_room(asked, Crowd(**fields), free)  # type: ignore[arg-type]
+        found, why = with_room(asked, Crowd(**fields), replace(Here.of(asked), gpus=(), ram_bytes=free))  # type: ignore[arg-type]
         return found.parallel, found.shared_tokens, why
 
     plenty, little, each = 10**12, 0, 300 // 4 + 32 + 64

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine import placing
-from specrun.engine.opening import GAINS_NOTHING, LEFT_OUT, for_experts
+from specrun.engine.opening import GAINS_NOTHING, LEFT_OUT
+from specrun.engine.opening import for_experts as of_plan
+from specrun.engine.placing import plan_load
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.memory import Memory
 from specrun.options.speculation_options import SpeculationOptions
@@ -23,9 +24,14 @@ from tests.profiles.test_profile import ADAPTIVE, made
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunOptions:
     """What `auto` asks for, with a mixture for which there is not enough memory."""
-    monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
+    monkeypatch.setattr(Memory, "read", lambda: Memory(1000, 1000))
     path = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=4, n_expert=8)
     return RunOptions(path, embedded.DRAFT, SpeculationOptions().plans())
+
+
+def for_experts(options: RunOptions, temperature: float | None = None) -> tuple[RunOptions, str | None]:
+    plan, why = of_plan(options, plan_load(options), temperature)
+    return plan.options, why
 
 
 def test_without_a_profile_the_memory_is_for_experts(options: RunOptions) -> None:
@@ -41,7 +47,7 @@ def test_the_draft_stays_where_it_takes_nothing_from_experts(
 ) -> None:
     dense = replace(options, target=embedded.TARGET)
     assert for_experts(dense) == (dense, None)
-    monkeypatch.setattr(placing.Memory, "read", lambda: Memory(10**11, 10**11))
+    monkeypatch.setattr(Memory, "read", lambda: Memory(10**11, 10**11))
     assert for_experts(options) == (options, None)
 
 
@@ -56,7 +62,7 @@ def test_a_profile_decides(options: RunOptions) -> None:
     profile = made()
     assert profile.plans[0].plan == ADAPTIVE
     tuned = replace(options, profile=profile)
-    assert for_experts(tuned) == for_experts(tuned, 0.0) == (tuned, None)
+    assert for_experts(tuned) == for_experts(tuned, 0.0) == (tuned.with_profile, None)
     assert not profile.at(0.8).plan.drafts
     assert for_experts(tuned, 0.8)[0].draft is None, "no text to come is drafted for"
     off = replace(profile, plans=[replace(plan, plan=OFF.plan()) for plan in profile.plans])

@@ -13,10 +13,9 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import default_settings, kernel_trials
 from specrun.engine.default_settings import with_defaults
 from specrun.engine.kernel_trials import SIZES, file_order_from, smallest
-from specrun.engine.placing import placement_request
+from specrun.engine.placing import plan_load
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
-from specrun.hardware.placement import place
 from specrun.llama import tiled_kernels
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import data_dir
@@ -80,21 +79,25 @@ def test_a_type_without_tiled_kernels_needs_no_trial() -> None:
     assert not kept()
 
 
+def defaulted(options: RunOptions) -> LlamaSettings:
+    return with_defaults(plan_load(options)).options.settings
+
+
 def test_an_untuned_target_in_ram_follows_the_trial(k_quant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = RunOptions(k_quant, None, (OFF.plan(),))
     keep(monkeypatch, 24)
-    assert with_defaults(options).settings.file_order_from == 24
-    assert with_defaults(replace(options, settings=LlamaSettings(load_mode="mmap"))).settings.file_order_from == 24
+    assert defaulted(options).file_order_from == 24
+    assert defaulted(replace(options, settings=LlamaSettings(load_mode="mmap"))).file_order_from == 24
     for decided in (LlamaSettings(repack=False), LlamaSettings(load_mode="mlock"), LlamaSettings(load_mode="none")):
-        assert with_defaults(replace(options, settings=decided)).settings.file_order_from is None, decided
-    assert with_defaults(replace(options, exact=True)).settings.file_order_from is None
+        assert defaulted(replace(options, settings=decided)).file_order_from is None, decided
+    assert defaulted(replace(options, exact=True)).file_order_from is None
 
 
 def test_there_must_be_room_for_the_weights_twice(k_quant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = RunOptions(k_quant, None, (OFF.plan(),))
     keep(monkeypatch, 24)
     for share, least in ((2.5, 24), (1.5, None)):
-        room = int(share * place(placement_request(options, ())).ram.parts["target"])
+        room = int(share * plan_load(options).placement.ram.parts["target"])
         monkeypatch.setattr(default_settings, "room_for_weights", lambda _, room=room: room)
-        settings = with_defaults(options).settings
+        settings = defaulted(options)
         assert (settings.repack, settings.file_order_from) == (True, least)

@@ -5,6 +5,7 @@ And flash attention is off there only where a GPU says that it has no kernel for
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,16 @@ from gguf import GGMLQuantizationType
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine import loading, placing
+from specrun.engine import loading
 from specrun.engine.model import Model
-from specrun.engine.placing import attention_on_gpus, first_guesses, placement_request, plan_placement
+from specrun.engine.placing import FirstGuesses, attention_on_gpus, plan_load
 from specrun.engine.run_options import NEAR_BUDGET, RunOptions
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
-from specrun.hardware.placement import place
 from specrun.llama import LlamaModel, devices, flash_kernel, offload_threshold
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
+from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
 from tests.models import random_llama, random_qwen3_moe
@@ -66,12 +67,17 @@ def plain(settings: LlamaSettings) -> RunOptions:
     return RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=settings)
 
 
+def guesses(options: RunOptions) -> FirstGuesses:
+    """What is guessed where there are several plans to choose among."""
+    return plan_load(replace(options, plans=(DRAFTLESS.plan(8), OFF.plan()))).guesses
+
+
 def test_without_a_gpu_nothing_is_decided(monkeypatch: pytest.MonkeyPatch, loads: Loads) -> None:
     have_gpus(monkeypatch)
     with Model(options()) as loaded:
         assert loaded.placement is None
     assert loads.settings == [UNDECIDED, UNDECIDED]
-    assert place(placement_request(options(), ())).regime == "in RAM"
+    assert plan_load(options()).placement.regime == "in RAM"
 
 
 def test_both_models_go_to_a_gpu_that_holds_them(monkeypatch: pytest.MonkeyPatch, loads: Loads) -> None:
@@ -112,7 +118,7 @@ def test_exact_plans_with_and_without_the_draft_leave_the_target_where_it_is(mon
     def layers(plan: Plan, exact: bool, free: float) -> tuple[int | None, ...]:
         have_gpus(monkeypatch, free)
         asked = RunOptions(embedded.TARGET, embedded.DRAFT, (plan,), exact=exact)
-        return place(placement_request(asked, devices.devices())).layer_gpus
+        return plan_load(asked).placement.layer_gpus
 
     sizes = [free * 1_000_000 for free in range(300, 420, 2)]
     plans = [OFF.plan(), SPECEXEC.plan(16, 8), SPECEXEC.plan(100, 10)]
@@ -171,7 +177,7 @@ def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_in_one_memory_the_share_of_experts_is_that_of_the_bytes(tmp_path: Path) -> None:
     path = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=4, n_expert=8)
-    growth = first_guesses(RunOptions(path, None, (OFF.plan(),))).experts
+    growth = guesses(RunOptions(path, None, PLANS)).experts
     assert growth
     assert (growth.n_experts, growth.n_used) == (8, 2)
     file = GgufFile.read(path)
@@ -182,31 +188,31 @@ def test_in_one_memory_the_share_of_experts_is_that_of_the_bytes(tmp_path: Path)
 
 def test_where_experts_come_from_disk_they_take_nearly_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=4, n_expert=8)
-    in_ram = first_guesses(RunOptions(path, None, (OFF.plan(),))).experts
-    monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
-    streamed = first_guesses(RunOptions(path, None, (OFF.plan(),))).experts
+    in_ram = guesses(RunOptions(path, None, PLANS)).experts
+    monkeypatch.setattr(Memory, "read", lambda: Memory(1000, 1000))
+    streamed = guesses(RunOptions(path, None, PLANS)).experts
     assert in_ram
     assert streamed
     assert in_ram.share < 0.8 < streamed.share < 1
 
 
 def test_a_dense_model_has_no_share_of_experts() -> None:
-    assert first_guesses(plain(UNDECIDED)).experts is None
+    assert guesses(plain(UNDECIDED)).experts is None
 
 
 def test_weights_are_far_where_passes_wait_for_a_disk_or_for_ram_beside_vram(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert first_guesses(plain(UNDECIDED)).largest == NEAR_BUDGET
+    assert guesses(plain(UNDECIDED)).largest == NEAR_BUDGET
     with monkeypatch.context() as patched:
         have_gpus(patched, 8 * GB)
-        assert first_guesses(plain(UNDECIDED)).largest == NEAR_BUDGET, "all layers are in VRAM"
-        assert first_guesses(plain(LlamaSettings(gpu_layers=2))).largest > NEAR_BUDGET
-    monkeypatch.setattr(placing.Memory, "read", lambda: Memory(1000, 1000))
-    assert first_guesses(plain(UNDECIDED)).largest >= NEAR_BUDGET
+        assert guesses(plain(UNDECIDED)).largest == NEAR_BUDGET, "all layers are in VRAM"
+        assert guesses(plain(LlamaSettings(gpu_layers=2))).largest > NEAR_BUDGET
+    monkeypatch.setattr(Memory, "read", lambda: Memory(1000, 1000))
+    assert guesses(plain(UNDECIDED)).largest >= NEAR_BUDGET
 
 
 def test_large_passes_copy_weights_where_some_lie_in_ram_and_may_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     def copies_from(settings: LlamaSettings) -> int | None:
-        return first_guesses(plain(settings)).copies_from
+        return guesses(plain(settings)).copies_from
 
     assert copies_from(UNDECIDED) is None, "there is no card"
     have_gpus(monkeypatch, 8 * GB)
@@ -222,11 +228,11 @@ def test_a_split_mode_that_the_backend_lacks_is_refused_where_layers_lie_in_vram
     have_gpus(monkeypatch, 10 * GB)
     monkeypatch.setattr(devices, "without_split_buffers", lambda _servers: ["CUDA0"])
     with pytest.raises(UsageError, match=r"--split-mode row is not possible here.*CUDA0"):
-        plan_placement(plain(LlamaSettings(split_mode="row")))
-    assert plan_placement(plain(LlamaSettings(split_mode="row", gpu_layers=0)))
-    assert plan_placement(plain(LlamaSettings(split_mode="layer")))
+        plan_load(plain(LlamaSettings(split_mode="row")))
+    assert plan_load(plain(LlamaSettings(split_mode="row", gpu_layers=0)))
+    assert plan_load(plain(LlamaSettings(split_mode="layer")))
     monkeypatch.setattr(devices, "without_split_buffers", lambda _servers: [])
-    assert plan_placement(plain(LlamaSettings(split_mode="row")))
+    assert plan_load(plain(LlamaSettings(split_mode="row")))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import expert_pages, n_bytes
 from specrun.engine import loading, residency
 from specrun.engine.model import Model
-from specrun.engine.placing import placement_request
+from specrun.engine.placing import plan_load
 from specrun.engine.residency import room_in_ram
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
@@ -245,7 +245,7 @@ def test_where_layers_are_streamed_beside_a_gpu_nothing_copies_weights_there(
     options = RunOptions(model, None, (OFF.plan(),))
     for n_vram in (0, 3):
         settings = LlamaSettings(gpu_layers=n_vram)
-        streaming = residency.plan_streaming(options, settings, None)
+        streaming = residency.plan_streaming(plan_load(options), settings)
         assert streaming.readers
         expected = replace(settings, op_offload=False, load_mode="mmap") if n_vram else settings
         assert streaming.loadable(settings) == expected
@@ -267,15 +267,15 @@ def test_what_cannot_be_streamed_beside_a_gpu_leaves_it_if_that_is_faster(
 
     monkeypatch.setattr(residency.self_check, "stream", refusing)
     options = RunOptions(model, None, (OFF.plan(),), settings=ONE_THREAD)
-    request = placement_request(options, [gpu])
-    partly = place(replace(request, settings=LlamaSettings(gpu_layers=3)))
-    monkeypatch.setattr(loading, "plan_placement", lambda _: partly)
-    with Model(options) as made:
+    plan = plan_load(options)
+    request = plan.placement.request
+    partly = replace(plan, placement=place(replace(request, settings=LlamaSettings(gpu_layers=3))))
+    with Model(partly) as made:
         assert [notice for notice in made.notices if "of a test" in notice], "RAM has room for all, so it is not faster"
 
     alone = place(replace(request, settings=LlamaSettings(gpu_layers=0)))
-    monkeypatch.setattr(loading, "without_layers", lambda *_: alone)
-    with Model(options) as made:
+    monkeypatch.setattr(loading, "out_of_vram", lambda *_: alone)
+    with Model(partly) as made:
         assert made.placement
         assert made.placement.n_gpu_layers == 0
         assert made.residency.mode == "ring"
@@ -284,9 +284,9 @@ def test_what_cannot_be_streamed_beside_a_gpu_leaves_it_if_that_is_faster(
 
 def test_the_room_is_known_only_where_weights_are_streamed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = RunOptions(model, None, (OFF.plan(),), ctx_size=64)
-    assert room_in_ram(options, None) is None
+    assert room_in_ram(plan_load(options).placement) is None
     monkeypatch.setattr(Memory, "read", lambda: Memory(10**9, 200_000_000))
-    room = room_in_ram(options, None)
+    room = room_in_ram(plan_load(options).placement)
     assert room is not None
     assert 50_000_000 < room < 136_000_000
 
@@ -352,7 +352,7 @@ def test_memory_that_runs_short_is_said_once_and_the_text_is_the_same(
     def available() -> Memory:
         nonlocal n_looks
         n_looks += 1
-        return Memory(10**10, 10**9 if n_looks < 12 else 10**9 // 20)
+        return Memory(10**10, 10**9 if n_looks < 6 else 10**9 // 20)
 
     monkeypatch.setattr(Memory, "read", available)
     monkeypatch.setattr(memory, "_INTERVAL", 0.0)

@@ -15,6 +15,7 @@ import pytest
 from specrun.catalog import embedded
 from specrun.engine.default_settings import with_defaults
 from specrun.engine.model import Model
+from specrun.engine.placing import plan_load
 from specrun.engine.run_options import RunOptions
 from specrun.hardware.device import Device
 from specrun.llama_settings import LlamaSettings, LoadMode
@@ -56,8 +57,8 @@ def test_by_default_weights_in_ram_lie_where_the_device_copies_them_at_the_full_
     load_mode: LoadMode | None, gpu: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
     decided = LlamaSettings(gpu_layers=4, load_mode=load_mode)
-    options = with_defaults(RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=decided))
-    assert (f"{gpu.backend}_Host" in held(options, caplog)) == (load_mode is None)
+    plan = with_defaults(plan_load(RunOptions(embedded.TARGET, None, (OFF.plan(),), settings=decided)))
+    assert (f"{gpu.backend}_Host" in held(plan.options, caplog)) == (load_mode is None)
 
 
 def test_weights_in_ram_can_be_re_ordered_beside_a_device(made: Path, caplog: pytest.LogCaptureFixture) -> None:

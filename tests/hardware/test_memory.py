@@ -117,7 +117,7 @@ def test_the_margin_is_that_of_the_plan_made_at_the_same_time(monkeypatch: pytes
     free = [8 * 10**9]
     monkeypatch.setattr(Memory, "read", lambda: Memory(10**10, free[0]))
     monkeypatch.setattr("specrun.hardware.memory._INTERVAL", 0.0)
-    pressure = Pressure.watch()
+    pressure = Pressure.watch(8 * 10**9)
     assert pressure.shortage() == 0
     free[0] = 10**8
     assert pressure.shortage() == margin_bytes(8 * 10**9) - 10**8

@@ -12,8 +12,7 @@ import pytest
 
 from specrun import clock
 from specrun.catalog import embedded
-from specrun.engine import placing
-from specrun.engine.run_options import RunOptions
+from specrun.engine.run_options import Here, RunOptions
 from specrun.hardware.device import Device
 from specrun.hardware.memory import Memory
 from specrun.llama.facts.tiny_model import write_dense
@@ -99,7 +98,8 @@ def test_passes_that_would_not_end_in_time_are_left_out_with_a_note(
 
 def fitting(free_bytes: int, target: Path = embedded.TARGET, settings: LlamaSettings | None = None) -> list[int]:
     gpu = Device("CUDA0", "a GPU", "GPU", "CUDA", free_bytes, free_bytes)
-    return sizes_that_fit(replace(options(target), ctx_size=4096), settings or LlamaSettings(), [gpu])
+    asked = replace(options(target), ctx_size=4096)
+    return sizes_that_fit(asked, settings or LlamaSettings(), replace(Here.of(asked), gpus=(gpu,)))
 
 
 @pytest.mark.slow
@@ -115,13 +115,15 @@ def test_one_or_two_layers_may_leave_vram_for_larger_buffers(tmp_path: Path) -> 
 
 def test_buffers_take_little_of_the_file_cache_of_streamed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     file_bytes = embedded.TARGET.stat().st_size
-    monkeypatch.setattr(placing.Memory, "read", lambda: Memory(10**10, file_bytes))
-    assert sizes_that_fit(replace(options(), ctx_size=4096), LlamaSettings(), []) == [512]
+    monkeypatch.setattr(Memory, "read", lambda: Memory(10**10, file_bytes))
+    asked = replace(options(), ctx_size=4096)
+    assert sizes_that_fit(asked, LlamaSettings(), Here.of(asked)) == [512]
     assert fitting(80 * 10**9, settings=LlamaSettings(gpu_layers=ALL_LAYERS)) == SIZES
 
 
 def test_a_short_context_has_no_room_for_larger_passes() -> None:
-    assert sizes_that_fit(replace(options(), ctx_size=1024), LlamaSettings(), []) == [512]
+    asked = replace(options(), ctx_size=1024)
+    assert sizes_that_fit(asked, LlamaSettings(), Here.of(asked)) == [512]
 
 
 def test_a_size_pays_if_a_long_prompt_gains_more_than_a_plain_answer_loses() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.placing import placement_request
+from specrun.engine.placing import plan_load
 from specrun.engine.run_options import RunOptions
-from specrun.hardware.placement import Placement, place
+from specrun.hardware.placement import Placement
 from specrun.profiles.codec import profile_from_json
 from specrun.speculation.method import OFF
 from specrun.tuning.tune_pair import TunedDraft, fastest_of
@@ -20,7 +20,7 @@ OPTIONS = RunOptions(embedded.TARGET, None, (OFF.plan(),))
 PROFILE = profile_from_json(json.loads((Path(__file__).parents[1] / "profiles" / "profile-version-4.json").read_text()))
 
 
-PLACEMENT = place(placement_request(OPTIONS, ()))
+PLACEMENT = plan_load(OPTIONS).placement
 
 
 def tuned(

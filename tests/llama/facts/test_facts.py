@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from specrun.catalog import embedded, entries
+from specrun.catalog.gguf_file import GgufFile
 from specrun.doctor import Finding, installation, probe
 from specrun.engine import default_settings, draft_loading
 from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
+from specrun.engine.run_options import Here, RunOptions
 from specrun.errors import LlamaError
 from specrun.llama import library, offload_threshold, tiled_kernels
 from specrun.llama.facts import bits, relied_on, tiny_model
@@ -76,7 +77,7 @@ def test_other_bits_of_weights_in_the_file_leave_one_order(monkeypatch: pytest.M
 
 def test_sizes_that_change_bits_are_not_exact_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bits, "_groups", lambda _: {768: {(1, 2)}, 1280: {(1,), (2,)}})
-    assert not default_settings.keeps_bits(embedded.TARGET)
+    assert not default_settings.keeps_bits(GgufFile.read(embedded.TARGET))
     assert (
         "texts are exact up to near-ties unless --exact is given, because passes of different sizes gave other logits "
         "after 1280 tokens"
@@ -127,7 +128,7 @@ def refused_head(monkeypatch: pytest.MonkeyPatch) -> str:
     head = options(SPECEXEC.plan(8, 4))
     monkeypatch.setattr(draft_loading, "drafting_head", lambda *_: draft_loading.Head("eagle3", (0, 1, 2), 64))
     with pytest.raises(LlamaError) as refused:
-        draft_loading.checked_head(head)
+        draft_loading.checked_head(head, Here.of(head))
     return str(refused.value)
 
 
@@ -159,10 +160,11 @@ def test_an_architecture_that_llama_cpp_does_not_know_ends_heads(monkeypatch: py
 
 def test_other_embeddings_end_trimmed_drafts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     trim(embedded.DRAFT, 1024, tmp_path / "trimmed.gguf")
+    trimmed = replace(options(SPECEXEC.plan(8, 4)), draft=tmp_path / "trimmed.gguf")
     embedding = tiny_model.embedding
     monkeypatch.setattr(tiny_model, "embedding", lambda tokens: embedding(tokens)[::-1].copy())
     with pytest.raises(LlamaError) as refused:
-        draft_loading.checked_head(replace(options(SPECEXEC.plan(8, 4)), draft=tmp_path / "trimmed.gguf"))
+        draft_loading.checked_head(trimmed, Here.of(trimmed))
     assert str(refused.value) == (
         "trimmed drafts cannot draft, because this llama.cpp computes something else from embeddings than from their "
         "tokens"
