@@ -66,7 +66,8 @@ class LeafSequences:
 
     def share_first_path(self, start: int, end: int) -> None:
         """Let all of them share the first sequence's cells at start .. end - 1 instead of their own."""
-        self._context.share(self.first, range(self.first + 1, self.first + self.n), start, end)
+        if self.n > 1:  # with recurrent states the text has one, which may end before `end`
+            self._context.share(self.first, range(self.first + 1, self.first + self.n), start, end)
 
     def reset(self) -> None:
         """Note that all are empty."""
