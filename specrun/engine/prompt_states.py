@@ -205,7 +205,7 @@ class PromptStates:
         saved = source if isinstance(source, SavedCaches) else None
         if isinstance(source, Engine) and n_bytes <= free:
             saved = source.save()
-        elif isinstance(source, Engine) and source.n_beside_bytes <= free:
+        elif isinstance(source, Engine) and source.n_beside_bytes <= 2 * free:  # is written soon, with nothing else
             prompt_folder.make_room(self._folder, n_bytes)
             file = stack.enter_context(whole_file(path, private=True))
             saved = source.save(Path(file.name))

@@ -27,8 +27,10 @@ from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
+from tests.dflash_heads import dflash2_pair
 from tests.eagle_heads import agreeing_pair
 from tests.engines import Written, code_prompts, engine, first_difference, write
+from tests.gemma4 import random_assistant, random_gemma4
 from tests.hybrids import noisy, random_recurrent
 from tests.models import random_gemma3
 from tests.mtp_targets import random_mtp_step35
@@ -79,7 +81,12 @@ def _models(kind: str, folder: Path) -> tuple[Path, Path]:
         return embedded.TARGET, embedded.DRAFT
     if kind == "eagle3":
         return agreeing_pair(folder)
+    if kind == "dflash":
+        return dflash2_pair(folder)
     path = folder / "target.gguf"
+    if kind == "gemma4":
+        random_gemma4(path)
+        return path, random_assistant(folder / "draft.gguf", path)
     if kind == "mtp":
         return random_mtp_step35(path), path
     if kind == "gemma3":
@@ -91,7 +98,10 @@ def _models(kind: str, folder: Path) -> tuple[Path, Path]:
     return path, noisy(folder / "draft.gguf", path, 0.04)
 
 
-@pytest.fixture(scope="module", params=["embedded", "gemma3", "deepseek2", "qwen35", "mamba", "eagle3", "mtp"])
+KINDS = ["embedded", "gemma3", "deepseek2", "qwen35", "mamba", "eagle3", "mtp", "dflash", "gemma4"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kept:
     """Of a target of each kind of cache, with a draft or a head. A chain has written the text that is kept."""
     place = tmp_path_factory.mktemp(request.param)
