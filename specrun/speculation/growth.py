@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import CandidateRows, Sampler
-from specrun.speculation.drafter import DraftLimits, DraftModel, DraftNode
+from specrun.speculation.drafter import DraftLimits, DraftModel, DraftNode, Guesses
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 
 MAX_CHILDREN = 16  # candidates that are asked for at a node; chosen by hand
+GUESSES = 4  # guesses of draft sources after a node; later ones are hardly ever right
 
 
 class TreeGrowth:
@@ -32,6 +33,7 @@ class TreeGrowth:
         self.depths = [0]
         self.probabilities = [1.0]  # the draft's, of each node among its siblings
         self._children: list[list[int]] = []
+        self._guesses: dict[int, list[tuple[int, float]]] = {}
 
     @property
     def children(self) -> list[list[int]]:
@@ -127,6 +129,12 @@ class TreeGrowth:
             tokens.append(self.tokens[node])
             node = self.parents[node]
         return tokens[::-1]
+
+    def guesses(self, sources: Guesses, node: int) -> list[tuple[int, float]]:
+        """What draft sources guess behind `node`, each with its chance, best first. A node is asked for once."""
+        if node not in self._guesses:
+            self._guesses[node] = sources.children(self.path(node), GUESSES)
+        return self._guesses[node]
 
     def tree(self, limits: DraftLimits) -> TokenTree:
         """The best nodes within `limits`."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from specrun.sampling import Candidates
 from specrun.speculation.drafter import Draft, DraftLimits, Growing, Guesses, StepwiseDrafter
-from specrun.speculation.drafters.guessed import ALL_SOURCES, DRAFTLESS, PER_NODE, add_guesses
+from specrun.speculation.drafters.guessed import ALL_SOURCES, DRAFTLESS, add_guesses
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
 from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method, Plan
 from specrun.speculation.planning.costs import Milliseconds, marginal_ms
@@ -101,14 +101,15 @@ class CostAwareDrafter(StepwiseDrafter):
 
     def _add_children(self, growth: TreeGrowth, node: int, candidates: Candidates) -> list[int]:
         """Offer the draft's candidates below `node`, and rescore the sources' guesses there; returns new nodes' ids."""
-        tokens = candidates.tokens.tolist()
-        shares = dict(zip(tokens, candidates.shares.tolist(), strict=True))
-        own = self.guide.calibration.chances(growth.depths[node] + 1, candidates.shares)
-        drafted = Opinion(dict(zip(tokens, own.tolist(), strict=True)), passed_over=_PASSED_OVER)
-        guessed = Opinion(dict(self.sources.children(growth.path(node), PER_NODE)) if self.sources else {}, _TRUST)
+        tokens, probabilities = candidates.tokens.tolist(), candidates.shares
+        shares = dict(zip(tokens, probabilities.tolist(), strict=True))
+        own = self.guide.calibration.chances(growth.depths[node] + 1, probabilities)
+        chances = dict(zip(tokens, own.tolist(), strict=True))
+        if self.sources and (guesses := growth.guesses(self.sources, node)):
+            chances = pooled([Opinion(chances, passed_over=_PASSED_OVER), Opinion(dict(guesses), _TRUST)])
         offered = {growth.tokens[child]: child for child in growth.children[node]}
         new = []
-        for token, chance in pooled([drafted, guessed]).items():
+        for token, chance in chances.items():
             score = growth.scores[node] + math.log(max(chance, 1e-9))
             share = shares.get(token, math.nan)
             if (child := offered.get(token)) is not None:
@@ -145,9 +146,9 @@ class CostAwareDrafter(StepwiseDrafter):
         gains = []
         for node in best:
             reached = float(np.exp(growth.scores[node]))
-            offered = sum(np.exp(growth.scores[child]) for child in growth.children[node]) / reached
+            offered = sum(np.exp([growth.scores[child] for child in growth.children[node]]).tolist()) / reached
             gain = self.guide.calibration.expected_gain(growth.depths[node] + 1, reached, floor)
-            gains.append((1.0 - _OFFERED_SHARE * float(offered)) * gain)
+            gains.append((1.0 - _OFFERED_SHARE * offered) * gain)
         worth = np.cumsum(gains) - rate * levels_row[1 : len(best) + 1]
         last = int(worth.argmax())
         return best[: last + 1] if worth[last] > 0 else []
@@ -167,9 +168,10 @@ def _next(growth: TreeGrowth, unexpanded: set[int], depth: int, count: int) -> l
         best.append(node)
         if node == ROOT:
             break  # the first pass expands the root alone
-        for child in growth.best(growth.children[node], 1):
+        if below := growth.children[node]:
+            score, child = min((-growth.scores[child], child) for child in below)
             if growth.depths[child] < depth:
-                heapq.heappush(waiting, (-growth.scores[child], child))
+                heapq.heappush(waiting, (score, child))
     return best
 
 

@@ -17,7 +17,6 @@ from specrun.speculation.tree import ROOT
 ALL_SOURCES = ("suffix-automaton", "lookahead", "token-recycling", "rest", "history")
 # Chosen by hand.
 COPIED_NODES = 32  # most nodes of a tree where pass times are known: about as many as a copied line has tokens
-PER_NODE = 4  # guesses after a node; later ones are hardly ever right
 _LEAST_CHANCE = 0.04  # least chance of a node where pass times are not known
 _LEAST_OFFERED = 0.015  # least chance of a node where pass times decide how many nodes stay
 
@@ -37,7 +36,7 @@ def add_guesses(
         _, node = heapq.heappop(waiting)
         if growth.depths[node] >= limits.depth:
             continue
-        for token, chance in sources.children(growth.path(node), PER_NODE):
+        for token, chance in growth.guesses(sources, node):
             score = growth.scores[node] + math.log(max(chance, 1e-9))
             if score >= least:
                 heapq.heappush(waiting, (-score, growth.add(token, node, score, math.nan)))
