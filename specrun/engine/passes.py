@@ -89,10 +89,9 @@ class Passes:
         n_cached = [text.target.n_cached for text in texts]
         context = texts[0].target.context
         started, decoded = clock.now(), context.decode_seconds
-        turns = step(texts, readers, self._sharing)
+        turns, n_target = step(texts, readers, self._sharing)
         seconds, target_seconds = clock.now() - started, context.decode_seconds - decoded
         n_tokens, n_texts = sum(sizes) + sum(turn.n_tokens for turn in turns), len(texts) + len(readers)
-        n_target = texts[0].target.padding.padded(n_tokens)
         result = [(turn.text, turn.text.done(turn, n_target - n_tokens if n_texts == 1 else 0)) for turn in turns]
         drafting = sum(turn.draft_seconds for turn in turns)
         for turn, ctx in zip(turns, n_cached, strict=True):

@@ -118,6 +118,8 @@ class Together(Generic[Text]):
                 self._passes.read(readers)
             elif not writing:
                 self._give_way()
+            if not writing:
+                return []  # texts that are read now go on beside the next prompts
             readers, writing = [], self._writing()
         while writing and not readers and not self.make_room(_least(writing), _least(writing) + _NODES * len(writing)):
             youngest = self._give_way()

@@ -119,22 +119,22 @@ def tree_of(tokens: Sequence[int], n_cached: int, tree: TokenTree, sequences: Le
     return Part(sequences.cells, batch, n_before, sequences.last, root_position + depth + 1)
 
 
-def decode_together(parts: Sequence[Part], padding: PassSizes) -> tuple[list[Logits], list[int]]:
-    """One pass over the parts of `score_together`. The pass as a whole gets a size of the class.
+def decode_together(parts: Sequence[Part], padding: PassSizes, least: int = 0) -> tuple[list[Logits], list[int]]:
+    """One pass over the parts of `score_together`. The pass as a whole gets a size of the class, `least` or larger.
 
     Returns for each part float32[n, n_vocab], of which row i predicts the token after node i of its tree, and for each
     part the place of its first token in the pass.
     """
     if len(parts) == 1:
         batch = parts[0].batch
-        if all(n == padding.padded(n) for n in (len(batch), batch.n_outputs) if n):
+        if len(batch) >= least and all(n == padding.padded(n) for n in (len(batch), batch.n_outputs) if n):
             return [parts[0].cells.decode(batch)], [0]  # a plain pass may take less than a millisecond
     order = sorted(range(len(parts)), key=lambda i: parts[i].cells.last)  # see `lane_cells`
     last = parts[order[-1]]
     batch = joined([parts[i].batch for i in order])
     n_wanted = batch.n_outputs
     n = len(batch)
-    batch = batch.padded(padding.padded(n), last.end_seq, last.end_position)
+    batch = batch.padded(padding.padded(max(n, least)), last.end_seq, last.end_position)
     # llama.cpp computes the end of the last layer for wanted rows only, so their number is padded as well: with rows of
     # padding, and if that is too little, of pending tokens.
     n_further = padding.padded(n_wanted) - n_wanted if n_wanted else 0

@@ -289,11 +289,12 @@ class TargetContext(PassBounds):
 
 
 def score_together(
-    texts: Sequence[tuple[TargetContext, TokenTree]], reading: Sequence[TargetContext] = ()
+    texts: Sequence[tuple[TargetContext, TokenTree]], reading: Sequence[TargetContext] = (), least: int = 0
 ) -> list[Logits]:
     """One pass over the pending tokens and the tree of each text, whose root must be its last committed token.
 
-    reading: texts of which the pass has the next portion of the prompt.
+    reading: texts of which the pass has the next portion of the prompt. least: tokens of the pass at least, with
+    padding.
 
     Several targets must be lanes of one context and padded alike. Returns for each of `texts`
     float32[len(tree), n_vocab], a view that the next pass overwrites; row i predicts the token after node i. Raises
@@ -304,7 +305,7 @@ def score_together(
         return []
     padding = (texts[0][0] if texts else reading[0]).padding
     parts = [target.prepare(tree) for target, tree in texts] + [target.prepare_portion() for target in reading]
-    rows, begins = decode_together(parts, padding)
+    rows, begins = decode_together(parts, padding, least)
     for target, begin in zip([*(target for target, _ in texts), *reading], begins, strict=True):
         target._begin = begin
     for target in reading:

@@ -141,6 +141,10 @@ class Guide:
         """The sizes of target passes among which plans are chosen, ascending."""
         return self._target.sizes
 
+    def size(self, n: int) -> int:
+        """The tokens that a pass over `n` should have, with padding."""
+        return self._target.size(n)
+
     def tree_ms(self, budget: int, n_levels: int, ctx: int) -> float:
         """Milliseconds of a pass over `budget` nodes, and of the draft passes for its `n_levels` levels; 0 for none."""
         ms = self._target.ms(budget, ctx)

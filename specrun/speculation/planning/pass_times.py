@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specrun.speculation.planning.costs import CostTable, Milliseconds, PassTime
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
@@ -27,11 +28,13 @@ SIZES = (
 _FEW = 4  # passes of a size up to which its time is the mean of them
 _NODE_SHARE = 0.1  # a further token is first expected to add this share of a plain pass
 _COMPUTED_SHARE = 0.3  # the same below the sizes that copy weights to a GPU, of which a prompt tells nothing
+_PLAIN_SHARE = 0.4  # of a pass that copies weights, a plain one where none was made yet
 _FEW_TOKENS = 8  # of passes that a CPU computes in the time of one over a single token
 _FLATTER = 0.5  # beyond the largest known size, times rise by this share of the mean slope before it
 _SLOW_MS = 100.0  # a plain pass of so many milliseconds tells enough; the first of shorter passes may be cold
 _REACH, _LEAST_REACH = 2.5, 16  # how much larger than all passes before a pass may be, and tokens that it may have
 _SAME = 0.01  # a table in which no time is wrong by more than this share is not made again
+_FILLED = 0.95  # a pass is filled up to a larger size that takes at most this share of its time
 _PROMPT_PASS = 512  # tokens of a prompt that llama.cpp computes at once, by its own default
 
 
@@ -100,12 +103,22 @@ class PassTimes:
         self._slowness = 1.0
         self._n_passes = 0
         self.sizes = tuple(n for n in sorted({*SIZES, *self._known}) if n in padding) or SIZES
+        self._may_fill = padding == ANY_SIZE
         self._make_table()
 
     def _make_table(self) -> None:
         self._table = CostTable([*self._guessed(), *self._behind])
         self._tabled = dict(self._known)  # the times that the table was made of
         self._is_stale = False  # whether the table lacks what was learned last
+        self._sizes = _filled(self._table.row(self._ctx), self._padded) if self._may_fill else self._padded
+
+    def size(self, n: int) -> int:
+        """The tokens of the pass over `n`, with padding: of a class of sizes, or more where that takes less time, as
+        where a larger pass copies weights to a GPU, or kernels compute several tokens at a time.
+        """
+        if self._is_stale:
+            self._make_table()
+        return int(self._sizes[n]) if n < len(self._sizes) else n
 
     @property
     def knows_plain(self) -> bool:
@@ -122,17 +135,26 @@ class PassTimes:
         return min(max(int(_REACH * max(prompt, *self._known, 1)), _LEAST_REACH), len(self._padded) - 1)
 
     def row(self, ctx: int) -> Milliseconds:
-        """float64[largest + 1]: row[n] is the milliseconds of a pass over n tokens after `ctx` cached ones."""
+        """float64[largest + 1]: row[n] is the milliseconds of a pass over n tokens after `ctx` cached ones, where it
+        has the `size` that takes least.
+        """
         if self._is_stale:
             self._make_table()
-        return np.asarray(self._table.row(ctx)[self._padded] * self._slowness)
+        return np.asarray(self._table.row(ctx)[self._sizes] * self._slowness)
 
     def ms(self, n: int, ctx: int) -> float:
-        """Milliseconds of a pass over `n` tokens; beyond the largest size in proportion to `n`."""
+        """Milliseconds of a pass over `n` tokens, and padding of its class of sizes; beyond the largest size in
+        proportion to `n`.
+        """
         end = len(self._padded) - 1
-        known = self._known.get(int(self._padded[min(n, end)])) if n <= end and not self._behind else None
+        size = int(self._padded[min(n, end)])
+        known = self._known.get(size) if n <= end and not self._behind else None
         # A plain pass may take half a millisecond, so its known time is not looked up in a new table.
-        return known * self._slowness if known else float(self.row(ctx)[min(n, end)]) * max(n / end, 1.0)
+        if known:
+            return known * self._slowness
+        if self._is_stale:
+            self._make_table()
+        return float(self._table.row(ctx)[size]) * self._slowness * max(n / end, 1.0)
 
     @property
     def times(self) -> list[PassTime]:
@@ -184,6 +206,8 @@ class PassTimes:
         large = self._prompt if self._prompt and self._prompt[0] > max(points) else None
         if large and large[0] >= split and self._copies_from:
             copied[large[0]], large = large[1], None
+        if copied and not computed and self._copies_from:  # all passes so far had tokens of several texts
+            computed = {1: _PLAIN_SHARE * min(copied.values())}
         if computed and copied:
             found = self._one_way(computed, large, split - 1) | self._copying(copied, split)
         else:
@@ -204,7 +228,8 @@ class PassTimes:
         elif largest > least:
             slope = _FLATTER * max(points[largest] - points[least], 0.0) / (largest - least)
         else:
-            slope = _NODE_SHARE * points[least]
+            # The first pass may be one of several texts: then a token takes no more than those of that pass.
+            slope = min(_NODE_SHARE, 1 / least) * points[least]
         if self._copies_from is not None and largest < _FEW_TOKENS:
             slope = max(slope, _COMPUTED_SHARE * points[least])
         return points | {end: points[largest] + slope * (end - largest)}
@@ -232,3 +257,16 @@ class PassTimes:
         at = sorted(known)
         factors = np.interp(sizes, at, [known[n] / growth[n] for n in at])
         return {n: float(growth[n] * factor) for n, factor in zip(sizes, factors, strict=True)}
+
+
+def _filled(row: Milliseconds, padded: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The size for each number of tokens: the smallest of those that take least, where that is clearly less.
+
+    row: see `PassTimes.row`. padded: the sizes without that. A plain pass stays as it is.
+    """
+    ms = row[padded]
+    least = np.minimum.accumulate(ms[::-1])[::-1]
+    best = np.flatnonzero(ms == least)
+    sizes = np.where(least <= _FILLED * ms, padded[best[np.searchsorted(best, np.arange(len(ms)))]], padded)
+    sizes[:2] = padded[:2]
+    return sizes

@@ -92,6 +92,22 @@ def test_passes_that_copy_weights_to_a_gpu_tell_nothing_of_smaller_ones_nor_thes
     assert times.ms(32, 0) == times.ms(51, 0) == times.ms(64, 0) == pytest.approx(40.0)
 
 
+def test_a_pass_is_filled_up_to_a_larger_one_that_takes_less() -> None:
+    times = copying((1, 19.0), (1, 19.0), (8, 61.0), (8, 61.0), (64, 40.0), (64, 40.0))
+    assert [times.size(n) for n in (1, 2, 3, 8, 31, 32, 63, 600)] == [1, 2, 3, 32, 32, 32, 63, 600]
+    assert times.row(0)[20] == times.ms(32, 0) < times.ms(20, 0)
+    assert PassTimes(TABLE.times, PassSizes(4, 4)).size(5) == 8
+    assert [after([]).size(n) for n in (1, 3, 6)] == [1, 3, 6]
+
+
+def test_where_passes_had_tokens_of_several_texts_only_smaller_ones_are_expected_to_be_computed() -> None:
+    times = copying((200, 900.0))
+    assert 0 < times.ms(1, 0) < 0.5 * 900.0
+    assert times.size(20) == 32
+    assert times.ms(260, 0) == pytest.approx(900.0), "copying takes the time, whatever the tokens"
+    assert PassTimes(known=[PassTime(200, 0, 900.0)]).ms(260, 0) <= 260 / 200 * 900.0
+
+
 def test_a_threshold_beyond_all_trees_changes_nothing() -> None:
     far, none = PassTimes(copies_from=1024), PassTimes()
     for times in (far, none):
