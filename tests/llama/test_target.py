@@ -13,6 +13,7 @@ from specrun.errors import ContextFullError
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import Batch
 from specrun.llama.context import ContextConfig, LlamaContext, Logits
+from specrun.llama.target import score_together
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.tree import ROOT, TokenTree
@@ -80,7 +81,7 @@ def test_after_many_commits_the_cache_is_that_of_plain_decoding(
             n_nodes = min(int(rng.integers(1, 48)), target.room())
             tree = random_tree(rng, n_nodes, model.n_vocab, target.tokens[-1], n_seq_max)
             assert target.pass_size(tree) in padding
-            target.score(tree)
+            score_together([(target, tree)], least=int(rng.choice([0, 64])) if padding.most is None else 0)
             target.commit(tree, random_path(rng, tree), int(rng.integers(model.n_vocab)))
             # No stray cells: a sequence ends where the cached text does or is empty, in llama.cpp's own count too.
             lengths = context.sequence_lengths().tolist()
