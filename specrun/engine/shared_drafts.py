@@ -7,7 +7,7 @@ without drafting. Only the speed depends on this.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from specrun.engine.generation import Generation, Turn
 from specrun.engine.shared_growth import grow_together
 from specrun.speculation.controllers.sharing import Sharing
 from specrun.speculation.method import OFF
+from specrun.speculation.planning.costs import Milliseconds
 from specrun.speculation.planning.guide import node_ms, nodes_that_pay
 
 
@@ -25,21 +26,25 @@ def drafts_of_several(texts: Sequence[Generation], readers: Sequence[Generation]
     n_tokens = n_read + sum(text.n_needed for text in texts)
     room, rows = room_of(texts)
     further = max(min(room - n_tokens, rows - len(texts)), 0)  # nodes that the trees may have besides their roots
-    plain = plain_rate(texts)
-    pays, rate = sharing.drafts(len(texts), plain), sharing.rate(len(texts), plain)
+    share, pays, rate, row, price = further // len(texts), True, 0.0, np.empty(0), 0.0
+    # Other temperatures have other chances, but not other times.
+    if times := next((text.plans.guide for text in texts if text.plans.guide), None):
+        row = times.target_row(max(text.target.n_cached for text in texts))
+        plain = len(texts) / float(row[min(len(texts), len(row) - 1)])  # tokens per millisecond without drafting
+        pays, rate = sharing.drafts(len(texts), plain), sharing.rate(len(texts), plain)
+        price = node_ms(row, n_tokens, len(texts)) if pays else 0.0
     turns: list[Turn] = []
     for text in texts:
-        plan, guide = text.plans.plan(n_texts), text.plans.guide
-        share = further // len(texts)
-        if guide:
-            row = guide.target_row(text.target.n_cached)
+        plan, guide, most = text.plans.plan(n_texts), text.plans.guide, share
+        if plan.can_shrink and not pays:
+            plan = OFF.plan()
+        elif guide:
             # Of the nodes of all trees that can shrink those stay that pay most.
-            share = min(further if plan.can_shrink else share, max(len(row) - 1 - n_tokens, 0))
-            guide = guide.among(n_tokens - text.n_needed, rate, node_ms(row, n_tokens, len(texts)), len(texts))
-            plan = plan if pays or not plan.can_shrink else OFF.plan()
-        turns.append(text.turn(plan, share + 1, guide))
+            most = min(further if plan.can_shrink else share, max(len(row) - 1 - n_tokens, 0))
+            guide = guide.among(n_tokens - text.n_needed, rate, price, len(texts))
+        turns.append(text.turn(plan, most + 1, guide))
     grow_together(turns)
-    return _cut(turns, n_read, n_tokens + further, rate) if pays else turns
+    return _cut(turns, n_read, row[: n_tokens + further + 1], rate, times.sizes) if pays and times else turns
 
 
 def room_of(texts: Sequence[Generation]) -> tuple[int, int]:
@@ -50,26 +55,17 @@ def room_of(texts: Sequence[Generation]) -> tuple[int, int]:
     return padding.largest(min(free, config.n_batch)), padding.largest(config.n_outputs)
 
 
-def plain_rate(texts: Sequence[Generation]) -> float:
-    """Tokens per millisecond that a pass without drafting is expected to bring; 0 where no pass times are known."""
-    guide = texts[0].plans.guide
-    if guide is None:
-        return 0.0
-    row = guide.target_row(texts[0].target.n_cached)
-    return len(texts) / float(row[min(len(texts), len(row) - 1)])
-
-
-def _cut(turns: list[Turn], n_read: int, most: int, rate: float) -> list[Turn]:
-    """The trees with as many nodes as pay in one pass of at most `most` tokens; trees whose size is fixed stay."""
-    guide = turns[0].text.plans.guide
+def _cut(turns: list[Turn], n_read: int, row: Milliseconds, rate: float, sizes: Collection[int]) -> list[Turn]:
+    """The trees with as many nodes as pay in one pass; trees whose size is fixed stay. The rest is that of
+    `nodes_that_pay`.
+    """
     is_sized = [turn.drafting.guide is not None and turn.drafting.plan.can_shrink for turn in turns]
-    if guide is None or not any(is_sized):
+    if not any(is_sized):
         return turns
-    row = guide.target_row(max(turn.text.target.n_cached for turn in turns))[: most + 1]
     drafted = zip(turns, is_sized, strict=True)
     chances = [np.exp(turn.draft.tree.scores[1:] if sized else np.empty(0)) for turn, sized in drafted]
     n_tokens = n_read + sum(turn.n_tokens for turn in turns) - sum(map(len, chances))
-    for turn, n, sized in zip(turns, nodes_that_pay(chances, row, n_tokens, rate, guide.sizes), is_sized, strict=True):
+    for turn, n, sized in zip(turns, nodes_that_pay(chances, row, n_tokens, rate, sizes), is_sized, strict=True):
         if sized:
             turn.keep_nodes(n + 1)
     return turns

@@ -97,9 +97,8 @@ class Together(Generic[Text]):
 
     def wake(self) -> None:
         """Let texts that wait go on, as far as there is room."""
-        for text in self.texts:
-            has_room = self._n_tokens() + text.n_tokens + _NODES <= self._lanes.n_tokens
-            if text.waits and (has_room or not self._active()):
+        for text in [text for text in self.texts if text.waits]:
+            if self._n_tokens() + text.n_tokens + _NODES <= self._lanes.n_tokens or not self._active():
                 self.make_room(text.n_tokens)
                 text.go_on()
 
