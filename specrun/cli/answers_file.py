@@ -7,7 +7,6 @@ the lines that have an answer. When all lines are done, the file is put into the
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -44,11 +43,14 @@ def made_with(model: Model, request: Request, *form: Any) -> str:
 
 @dataclass
 class _Kept:
-    """An answer in the file. number: of its line, as far as that has come."""
+    """An answer in the file. is_unnamed: whether it is that of a wrong line without an id. number: of its line, as far
+    as that has come.
+    """
 
     line: bytes
     made_from: Sequence[str]
     is_failed: bool
+    is_unnamed: bool
     number: int = _LAST
 
 
@@ -62,19 +64,21 @@ class AnswersFile:
     """
 
     run: str | None = None
+    after_ctrl_c = "Ctrl-C keeps the finished texts"
 
     def __init__(self, path: Path, note: Callable[[str], None]) -> None:
         if path.exists() and not path.is_file():
             raise UsageError(f"{path} is no regular file; name another --output")
         path = Path(os.path.realpath(path))  # by whatever name, it has one lock
         self._path, self._note = path, note
-        self._kept: dict[str, _Kept] = {}  # by the id, as JSON
+        self._kept: dict[str, _Kept] = {}  # by `PromptLine.name`
         self._seen: dict[str, int] = {}  # ids that came in this run, and the number of their lines
         self._goes_on = False  # whether any line was left out
         self._lock = FileLock(path.with_name(f".{path.name}.lock"))
 
     def __enter__(self) -> AnswersFile:
         try:
+            Path(self._lock.lock_file).touch()  # what cannot be made is no lock of another process
             self._lock.acquire(timeout=0)
             self._size = self._read()
             self._is_new = not self._path.exists()
@@ -117,7 +121,9 @@ class AnswersFile:
         for number, line in enumerate(data[:end].splitlines(keepends=True), start=1):
             try:
                 value = parse_json(line)
-                self._kept[_name(value["id"])] = _Kept(line, list(map(str, value[_MADE_FROM])), "error" in value)
+                asked = PromptLine(value["id"], number=value.get("line") if value["id"] is None else None)
+                made_from, is_unnamed = list(map(str, value[_MADE_FROM])), asked.number is not None
+                self._kept[asked.name] = _Kept(line, made_from, "error" in value, is_unnamed)
             except (ValueError, TypeError, KeyError) as error:
                 raise self._is_foreign(number) from error
         return end
@@ -129,7 +135,7 @@ class AnswersFile:
 
     def has(self, number: int, line: PromptLine) -> bool:
         """Whether the line has its answer. Raises UsageError if that is of something else."""
-        name = _name(line.id)
+        name = line.name
         if (before := self._seen.setdefault(name, number)) != number:
             raise UsageError(
                 f"lines {before + 1} and {number + 1} have the same id, {name}; with --output each needs its own"
@@ -171,24 +177,21 @@ class AnswersFile:
                 "command goes on from there"
             ) from error
         self._size += len(data)
-        self._kept.pop(_name(line.id), None)
-        self._kept[_name(line.id)] = _Kept(data, made_from, is_failed, number)
+        self._kept.pop(line.name, None)
+        self._kept[line.name] = _Kept(data, made_from, is_failed, line.number is not None, number)
 
     def _has_another(self, number: int, line: PromptLine) -> bool:
         """Whether there is a good answer with the id of a line that failed."""
-        kept = self._kept.get(_name(line.id))
-        return kept is not None and not kept.is_failed and self._seen.setdefault(_name(line.id), number) is not None
+        kept = self._kept.get(line.name)
+        return kept is not None and not kept.is_failed and self._seen.setdefault(line.name, number) is not None
 
     def _made_from(self, line: PromptLine) -> list[str]:
         return [digest(line.prompt), self.run or ""]
 
     def _put_in_order(self) -> None:
         """Put the answers into the order of their lines, without failures that were made good. Others come last."""
-        ordered = b"".join(one.line for one in sorted(self._kept.values(), key=lambda one: one.number))
+        kept = [one for one in self._kept.values() if not (one.is_unnamed and one.number == _LAST)]
+        ordered = b"".join(one.line for one in sorted(kept, key=lambda one: one.number))
         if ordered != read_bytes(self._path, SpecrunError):
             with whole_file(self._path) as file:
                 file.write(ordered)
-
-
-def _name(identity: Any) -> str:
-    return json.dumps(identity, sort_keys=True)

@@ -72,7 +72,9 @@ class Lines:
 
 
 class Answers(Protocol):
-    """Where the objects of answered lines go."""
+    """Where the objects of answered lines go. after_ctrl_c: what becomes of texts after that, for people."""
+
+    after_ctrl_c: str
 
     def has(self, number: int, line: PromptLine) -> bool:
         """Whether the line, which came as the `number`th, needs no answer, as it has one."""
@@ -84,6 +86,8 @@ class Answers(Protocol):
 @dataclass
 class Printed:
     """Objects on stdout, in the order of the lines or as they are ready. Use it in a `with` statement."""
+
+    after_ctrl_c = "Ctrl-C ends the texts as they are"
 
     as_ready: bool
     _waiting: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -159,7 +163,8 @@ class _Asking:
 
     def fail(self, number: int, line: PromptLine, error: SpecrunError) -> None:
         """The line gets an object with its error, which decides the exit code."""
-        self.answers.put(number, line, {"id": line.id, "error": str(error)}, True)
+        place = {} if line.number is None else {"line": line.number}
+        self.answers.put(number, line, {"id": line.id, **place, "error": str(error)}, True)
         self.exit_code = error.exit_code
         self.n_failed += 1
 
@@ -183,7 +188,7 @@ class _Asking:
             n_all = self.known - self.n_left_out - self.n_failed
             known, n_left = f" of {n_all}", n_all - self.n_done
             left = left_text(self._seconds * n_left / self.n_done) if self.n_done else ""
-        return f"{self.n_done}{known} texts, {self._rate} tokens/s{left}, Ctrl-C stops"
+        return f"{self.n_done}{known} texts, {self._rate} tokens/s{left}, {self.answers.after_ctrl_c}"
 
     def summary(self) -> str:
         """What was written, for a line at the end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -21,9 +22,15 @@ STDIN = "-"  # the name of stdin as argument or file
 class PromptLine:
     """One line of a JSONL input."""
 
-    id: Any  # the line's number if it has no id
+    id: Any  # the line's number if it has no id, or None if it is wrong besides, as another may have that number
     prompt: str = ""
     error: str | None = None  # why the line has no usable prompt
+    number: int | None = None  # of a line that is wrong and has no id
+
+    @property
+    def name(self) -> str:
+        """Its id as JSON; without one its number, as no JSON says it."""
+        return json.dumps(self.id, sort_keys=True) if self.number is None else f"line {self.number}"
 
 
 def read_text(argument: str | None, files: Sequence[Path]) -> str:
@@ -73,15 +80,16 @@ def _parse(raw: bytes, number: int, prefix: str) -> PromptLine:
     try:
         line = given_json(_decode(raw, f"line {number}"), f"line {number}", PromptError)
     except PromptError as error:
-        return PromptLine(number, error=str(error))
+        return PromptLine(None, error=str(error), number=number)
     if not isinstance(line, dict):
-        return PromptLine(number, error=f'line {number} is no object; write {{"prompt": "..."}} in each line')
-    identity = line.get("id", number)
+        why = f'line {number} is no object; write {{"prompt": "..."}} in each line'
+        return PromptLine(None, error=why, number=number)
+    wrong: dict[str, Any] = {"id": line["id"]} if "id" in line else {"id": None, "number": number}
     if not isinstance(line.get("prompt"), str):
-        return PromptLine(identity, error=f'line {number} has no "prompt" text')
+        return PromptLine(**wrong, error=f'line {number} has no "prompt" text')
     if not line["prompt"].strip():
-        return PromptLine(identity, error=f"line {number} has an empty prompt")
-    return PromptLine(identity, prefix + line["prompt"])
+        return PromptLine(**wrong, error=f"line {number} has an empty prompt")
+    return PromptLine(line.get("id", number), prefix + line["prompt"])
 
 
 def _is_terminal() -> bool:

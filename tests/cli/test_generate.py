@@ -179,8 +179,9 @@ def test_jsonl_keeps_ids_and_goes_on_after_bad_lines(here: SpecrunHere, script: 
         ({"deep": True}, SCRIPT_TEXT),
         (["\ud83d"], SCRIPT_TEXT),
     ]
-    bad = {json.dumps(answer["id"]): answer["error"] for answer in answers if "error" in answer}
+    bad = {json.dumps(answer.get("line", answer["id"])): answer["error"] for answer in answers if "error" in answer}
     assert list(bad) == ["3", "[1, 2]", "null", "7", "8", '"long"', "10", '{"\\udcff": 0.1}', "14"]
+    assert [answer["line"] for answer in answers if answer["id"] is None and "line" in answer] == [3, 8, 10, 14]
     assert "line 3 is not JSON" in bad["3"]
     assert 'no "prompt"' in bad["[1, 2]"]
     assert result.stderr.endswith("9 of 13 lines failed; their objects say why\n")

@@ -137,6 +137,34 @@ def test_a_line_that_fails_takes_no_answer_away(here: SpecrunHere, tmp_path: Pat
     assert out.read_text() == before
 
 
+def test_a_wrong_line_without_an_id_takes_no_other_line_s_place(here: SpecrunHere, tmp_path: Path) -> None:
+    file, out = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    few = ("--jsonl", "--raw", "-n", "2", "-f", file, "-o", out)
+    file.write_text('{"id": 2, "prompt": "a"}\n{"prompt": "b"\n{"id": 4, "prompt": "c"}\n[]\n')
+    for _ in range(2):
+        assert here("generate", *few).code == PROMPT_ERROR
+        values = [json.loads(line) for line in out.read_text().splitlines()]
+        assert [(value["id"], value.get("line")) for value in values] == [(2, None), (None, 2), (4, None), (None, 4)]
+    file.write_text(
+        '{"id": 2, "prompt": "a"}\n{"prompt": "b", "id": "b"}\n{"id": 4, "prompt": "c"}\n{"prompt": "d", "id": 1}\n'
+    )
+    assert here("generate", *few).code == 0
+    assert [(identity, error) for identity, _, error in texts(out.read_text())] == [
+        (2, None),
+        ("b", None),
+        (4, None),
+        (1, None),
+    ]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder in which nobody can make files")
+def test_a_file_that_cannot_be_made_is_not_called_another_s(here: SpecrunHere, tmp_path: Path) -> None:
+    few = ("--jsonl", "--raw", "-n", "2", "-f", lines(tmp_path, 1))
+    for out in (Path("/proc/x"), tmp_path / "missing" / "answers.jsonl"):
+        here("generate", *few, "-o", out).assert_fails(USAGE, f"{out} cannot be written")
+    assert not (tmp_path / "missing").exists()
+
+
 def test_other_types_of_the_cache_are_other_options(here: SpecrunHere, tmp_path: Path) -> None:
     few = ("--jsonl", "--raw", "-n", "2", "-f", lines(tmp_path, 2), "-o", tmp_path / "answers.jsonl")
     assert here("generate", *few).code == 0

@@ -99,7 +99,7 @@ def test_json_lines_of_files_come_before_those_of_stdin(monkeypatch: pytest.Monk
     pipe(monkeypatch, b'{"prompt": "c"}\n')
     assert [line.prompt for line in read_lines(None, [file])] == ["a", "", "b"]
     lines = list(read_lines(None, [Path(STDIN), file]))
-    assert [(line.id, line.prompt) for line in lines] == [(1, "a"), (2, ""), (3, "b"), (4, "c")]
+    assert [(line.id, line.prompt) for line in lines] == [(1, "a"), (None, ""), (3, "b"), (4, "c")]
 
 
 def test_a_line_separator_inside_a_json_string_does_not_end_the_line(
@@ -114,16 +114,17 @@ def test_a_line_separator_inside_a_json_string_does_not_end_the_line(
 @pytest.mark.parametrize(
     ("line", "identity", "part"),
     [
-        (b"{", 1, "line 1 is not JSON: .* at column 2"),
-        (b'"text"', 1, "is no object"),
+        (b"{", None, "line 1 is not JSON: .* at column 2"),
+        (b'"text"', None, "is no object"),
         (b'{"prompt": 3, "id": "x"}', "x", 'no "prompt"'),
         (b'{"prompt": "", "id": "x"}', "x", "empty prompt"),
-        (b'{"prompt": "\xff"}', 1, "line 1 is not UTF-8"),
-        (b"[" * 100_000, 1, "nested too deeply"),
-        (b'{"prompt": ' + b"1" * 5000 + b"}", 1, "a number that is too long"),
-        (b'{"prompt": "a", "id": NaN}', 1, "NaN, which is not a number"),
-        (b'{"prompt": "a", "id": [{"b": -Infinity}]}', 1, "-Infinity, which is not a number"),
-        (b'{"prompt": "a", "id": 1e999}', 1, "1e999, which is not a number"),
+        (b'{"prompt": ""}', None, "empty prompt"),
+        (b'{"prompt": "\xff"}', None, "line 1 is not UTF-8"),
+        (b"[" * 100_000, None, "nested too deeply"),
+        (b'{"prompt": ' + b"1" * 5000 + b"}", None, "a number that is too long"),
+        (b'{"prompt": "a", "id": NaN}', None, "NaN, which is not a number"),
+        (b'{"prompt": "a", "id": [{"b": -Infinity}]}', None, "-Infinity, which is not a number"),
+        (b'{"prompt": "a", "id": 1e999}', None, "1e999, which is not a number"),
     ],
 )
 def test_a_bad_json_line_is_an_error_of_its_own(
@@ -131,7 +132,7 @@ def test_a_bad_json_line_is_an_error_of_its_own(
 ) -> None:
     pipe(monkeypatch, line + b'\n{"prompt": "good"}')
     bad, good = read_lines(None, [])
-    assert bad.id == identity
+    assert (bad.id, bad.number) == (identity, 1 if identity is None else None)
     assert re.search(part, bad.error or "")
     assert good == PromptLine(2, "good")
 

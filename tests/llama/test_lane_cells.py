@@ -67,7 +67,8 @@ def cells_of(target: TargetContext) -> LaneCells:
 class Texts:
     """Texts that grow at random in the lanes of one context.
 
-    largest: nodes of a tree. least: tokens of a pass, with padding. n_different: rows that had other bits than those of the text alone. n_dead: most dead cells at a time.
+    largest: nodes of a tree. least: tokens of a pass, with padding.
+    n_different: rows that had other bits than those of the text alone. n_dead: most dead cells at a time.
     n_mixed: passes over trees of some texts and prompts of others.
     """
 
