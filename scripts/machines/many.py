@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from machines.measure import data_folder, options
-from machines.simulated import SimulatedClock, simulated
+from machines.simulated import simulated
 from machines.tables import Machine
 from specrun.bench import bench_prompts
+from specrun.engine.completion import Completion
 from specrun.engine.many import Listed, write_many
 from specrun.engine.model import Model
 from specrun.engine.request import make_request
@@ -20,16 +21,21 @@ _CTX_SIZE = 1024
 
 @dataclass(frozen=True)
 class Took:
-    """seconds: of the simulated machine. n_tokens: written. n_passes, n_draft: of the target and of the draft.
-    n_computed, n_drafted: tokens of these passes.
+    """seconds: of the simulated machine. texts: what was written, in the order of the prompts. sizes: tokens of each
+    pass of the target.
     """
 
     seconds: float
-    n_tokens: int
-    n_passes: int
-    n_computed: int
-    n_draft: int
-    n_drafted: int
+    texts: list[list[int]]
+    sizes: list[int]
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(map(len, self.texts))
+
+    @property
+    def n_passes(self) -> int:
+        return len(self.sizes)
 
     @property
     def rate(self) -> float:
@@ -72,11 +78,7 @@ def took(
         asked = [replace(request, prompt=prompt, ignore_eos=True) for prompt in prompts(model, n, *lengths)]
         simulation.passes.clear()
         started = simulation.seconds
-        written = sum(len(one.token_ids) for _, one in write_many(model, Listed(enumerate(asked))))  # type: ignore[union-attr]
-        return _took(simulation, simulation.seconds - started, written)
-
-
-def _took(simulation: SimulatedClock, seconds: float, n_tokens: int) -> Took:
-    target = [n for n, _, is_draft in simulation.passes if not is_draft]
-    draft = [n for n, _, is_draft in simulation.passes if is_draft]
-    return Took(seconds, n_tokens, len(target), sum(target), len(draft), sum(draft))
+        written = dict(write_many(model, Listed(enumerate(asked))))
+        texts = [one.token_ids for _, one in sorted(written.items()) if isinstance(one, Completion)]
+        sizes = [n for n, _, is_draft in simulation.passes if not is_draft]
+        return Took(simulation.seconds - started, texts, sizes)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.errors import ContextFullError
+from specrun.errors import ContextFullError, LlamaError
 from specrun.llama.batch import Batch
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits, SequenceState
 from specrun.llama.rollback import PromptState, SavedText, TextCache
@@ -236,13 +236,22 @@ class LaneCells(TextCache):
         self._fill(n, state, prompt)
 
     def _fill(self, n: int, state: SequenceState, prompt: PromptState | None) -> None:
-        """Hold `n` tokens that llama.cpp saved, on the first sequence, in the lowest free cells."""
+        """Hold `n` tokens that llama.cpp saved, on the first sequence, in the lowest free cells. Of what it refuses
+        nothing stays there.
+        """
         cells = self.ledger.next_cells(n)
         with self.ledger.changing():
-            self._context.set_sequence_state(self.first, state)
-            self.ledger.taken[cells] = True
-            self.cells, self.prompt = cells.tolist(), prompt
-            self.least_end = n if self._context.model.has_window else 0
+            try:
+                self._context.set_sequence_state(self.first, state)
+            except LlamaError as error:
+                self._context.remove(self.first, 0)
+                refused = error
+            else:
+                self.ledger.taken[cells] = True
+                self.cells, self.prompt = cells.tolist(), prompt
+                self.least_end = n if self._context.model.has_window else 0
+                return
+        raise refused
 
     def _empty(self) -> None:
         """Empty the lane and free its cells, though others may lie behind them."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import gguf
 import numpy as np
 import pytest
 
+from specrun.errors import LlamaError
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.lane_cells import CellLedger, LaneCells
@@ -215,6 +216,25 @@ def test_dead_cells_are_used_again(context: LlamaContext, alone: TargetContext) 
     targets[0].reset()
     assert texts.ledger.n_dead == 0
     assert texts.ledger.n_free == context.config.n_ctx
+
+
+def test_a_state_that_is_refused_takes_no_other_text_away(context: LlamaContext, alone: TargetContext) -> None:
+    first, second, *_ = targets = lanes(context, alone)
+    texts = Texts(targets, alone, np.random.default_rng(3), 4)
+    for target in (first, second):
+        target.set_prompt(texts.some_tokens(30))
+    saved = second.save()
+    assert saved
+    for size in (8, len(saved.state) // 2, len(saved.state) - 1):
+        with pytest.raises(LlamaError):
+            second.restore(replace(saved, state=saved.state[:size].copy()))
+        assert second.n_cached == 0
+        texts.check_order()
+        texts.grow([first])
+    second.restore(saved)
+    texts.grow([first, second])
+    texts.check_order()
+    assert texts.n_different == 0
 
 
 def test_texts_may_be_moved_before_a_prompt_is_read_on(context: LlamaContext, alone: TargetContext) -> None:
