@@ -51,6 +51,14 @@ class LlamaSettings:
         n = self.ubatch_size or DEFAULT_UBATCH
         return min(n, self.batch_size or n)
 
+    @property
+    def divides_attention(self) -> bool:
+        """Whether llama.cpp's flash attention sums a plain pass in as many parts as there are threads, after 256 cells
+        and more, so that a token's last bits depend on their number (docs/exactness.md).
+        """
+        k, v = self.type_k or "f16", self.type_v or "f16"
+        return self.flash_attn != "off" and k == v and k in ("f16", "f32")
+
     def over(self, others: LlamaSettings) -> LlamaSettings:
         """These settings, with the value of `others` for every setting that is None here."""
         return replace(others, **{name: value for name, value in vars(self).items() if value is not None})

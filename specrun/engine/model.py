@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -14,7 +13,6 @@ from specrun.engine.completion import Completion
 from specrun.engine.engine import Engine, Lanes
 from specrun.engine.exact_passes import ExactPasses
 from specrun.engine.fitted_template import FittedTemplate
-from specrun.engine.free_threads import FreeThreads, may_follow
 from specrun.engine.learning import Learner
 from specrun.engine.loading import load_pair
 from specrun.engine.many import Listed, in_order, write_many
@@ -23,7 +21,7 @@ from specrun.engine.prompt_states import PromptStates
 from specrun.engine.prompt_tokens import chat_template, single_turn_tokens
 from specrun.engine.request import Request, make_request
 from specrun.engine.run_options import RunOptions
-from specrun.engine.run_plans import RunPlans
+from specrun.engine.run_plans import FollowedPlans, FreeThreads, RunPlans, may_follow
 from specrun.engine.run_sources import RunSources
 from specrun.engine.session import Session
 from specrun.errors import UsageError
@@ -31,7 +29,7 @@ from specrun.hardware.other_load import LoadWatch
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
 from specrun.llama import DraftContext, LlamaModel
-from specrun.llama.grammar import Grammar, TriggeredGrammar
+from specrun.llama.grammar import Grammars
 from specrun.llama.rollback import most_waiting
 from specrun.long_run import unseen
 from specrun.options.expand import with_options_of
@@ -41,8 +39,6 @@ from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
 from specrun.speculation.sources.source_set import SourceSet
 
-_MOST_GRAMMARS = 16  # kept for further texts; a server gets ever new grammars
-
 
 class Model:
     """A loaded target and, if a plan needs it, its draft. Use it in a `with` statement, or close it.
@@ -51,7 +47,6 @@ class Model:
     draft: the file of the draft that is loaded; None without one.
     engine: the decode loop.
     lanes: all engines, where several texts can be written at the same time; `engine` is the first.
-    plans: the plans that can run, and what chooses among them with the present number of threads.
     exactness: the sizes to which the target's passes are padded.
     has_datastore: whether a datastore is among the draft sources.
     prompt_states: prompts that are kept on disk; None where none are (see `keep_prompts`).
@@ -68,26 +63,22 @@ class Model:
         plan = options if isinstance(options, LoadPlan) else plan_load(options)
         options = plan.options
         self._plan = plan
-        self._learner = learner
-        # What was learned, by the number of threads; None for as many as ever.
-        self._known: dict[int | None, tuple[RunPlans, Learner | None]] = {}
-        self._threads: FreeThreads | None = None
-        self._looks_again = False
         self._pair = load_pair(plan, show)
         self.draft = options.draft if self._pair.drafts else None
         self.notices = list(self._pair.notices)
         self._datastore = options.datastore
         self.has_datastore = options.datastore is not None
-        self._grammars: OrderedDict[str, Grammar] = OrderedDict()  # by GBNF, the last used at the end
+        self._grammars = self._pair.resources.enter_context(Grammars(self._pair.model))
         self.prompt_states: PromptStates | None = None
         self._completions: WeakSet[Completion] = WeakSet()
         try:
-            self._make_ready(options)
+            self._plans = FollowedPlans(self._made_ready(options, learner))
+            self._pair.resources.callback(self._plans.keep)
         except BaseException:
             self.close()
             raise
 
-    def _make_ready(self, options: RunOptions) -> None:
+    def _made_ready(self, options: RunOptions, learner: Learner | None) -> RunPlans:
         """Make the draft sources, the engine and the plans; with `exact`, keep to passes that are exact."""
         pair = self._pair
         sources = RunSources(pair.model, options.datastore, options.history, self.notices.append)
@@ -105,11 +96,16 @@ class Model:
             if self.exactness.sizes == PLAIN_ONLY:
                 plans = (OFF.plan(),)
         profile = options.profile if pair.drafts or not options.draft else None
-        known = profile or (self._learner.earlier if self._learner else None)
+        known = profile or (learner.earlier if learner else None)
         draft = pair.drafts[0] if pair.drafts and len(plans) > 1 and known is None else None
         draft_table = warm_up.timed(draft.context) if isinstance(draft, DraftContext) else None
-        self.plans = RunPlans(self.engine, plans, profile, options.follow, known, self._plan.guesses, draft_table)
-        self._known[None] = self.plans, self._learner
+        guesses = self._plan.guesses
+        return RunPlans(self.engine, plans, profile, options.follow, known, guesses, draft_table, learner)
+
+    @property
+    def plans(self) -> RunPlans:
+        """The plans that can run, and what chooses among them with the present number of threads."""
+        return self._plans.now
 
     def keep_prompts(self) -> None:
         """From now on take up what is kept on disk of prompts, and keep those that are read."""
@@ -152,38 +148,17 @@ class Model:
         target = self._pair.target.context
         if may_follow(self._plan.options, target.config.settings, self.placement, bool(self.plans.kept)):
             contexts = [target, *(draft.context for draft in self._pair.drafts[:1])]
-            self._threads = FreeThreads(contexts, watch)
-            self._look()
-            self._looks_again = again
-
-    def _look(self) -> None:
-        """Count the free cores anew. What was learned of passes with another number of threads is kept apart."""
-        if not (self._threads and self._threads.look()):
-            return
-        n = self.n_threads
-        if n and n not in self._known:
-            plans, learner = self._known[None]
-            learner = learner.with_threads(n) if learner else None
-            # A tuned profile has the times of passes with all threads.
-            profile = None if plans.kept else plans.profile
-            known = profile or (learner.earlier if learner else None)
-            plans = replace(plans, profile=profile, known=known)
-            self._known[n] = plans, learner
-        self.plans, self._learner = self._known[n]
+            self._plans.follow_load(FreeThreads(contexts, watch), again)
 
     @property
     def n_threads(self) -> int | None:
         """CPU threads of a pass while other programs hold cores; None while there are as many as ever."""
-        return self._threads.n if self.threads_notice and self._threads else None
+        return self._plans.n_threads
 
     @property
     def threads_notice(self) -> str | None:
         """A sentence for the user while other programs hold cores; else None."""
-        notice = self._threads.notice if self._threads else None
-        whole = self._known[None][0].profile if None in self._known else None
-        if notice and whole and not self.plans.profile:
-            return f"{notice}; what `specrun tune` measured with all threads is followed once these are free"
-        return notice
+        return self._plans.notice
 
     @property
     def llama_model(self) -> LlamaModel:
@@ -267,15 +242,18 @@ class Model:
 
     def complete(self, request: Request, plans: PlanChooser | None = None, engine: Engine | None = None) -> Completion:
         """A completion, not written yet, by the chooser `plans` (None: the model's own) and an engine of `lanes`."""
-        if self._looks_again and not any(one.statistics.passes and not one.is_over for one in self._completions):
-            self._look()
-        if self._learner:
-            self._learner.keep_now_and_then(self.plans.kept)
+        writing = [one for one in self._completions if not one.is_over]
+        if not any(one.statistics.passes for one in writing):
+            self._plans.look()
+        if learner := self.plans.learner:
+            learner.keep_now_and_then(self.plans.kept)
         engine = engine or self.engine
         if not engine.drafts:
             plans = FixedPlan(OFF.plan())
         plans = plans or self.plans.at(request.sampling.temperature)
-        completion = Completion(engine, request, plans, self._constraint(request), self.prompt_states)
+        in_use = {one.request.gbnf for one in writing}
+        constraint = self._grammars.constraint(request.gbnf, request.trigger, request.shown, in_use)
+        completion = Completion(engine, request, plans, constraint, self.prompt_states)
         self._completions.add(completion)
         return completion
 
@@ -298,13 +276,6 @@ class Model:
 
     def close(self) -> None:
         """Free everything, and keep what was learned and read. Safe to call twice."""
-        known, self._known = self._known, {}
-        for plans, learner in known.values():
-            if learner:
-                learner.keep(plans.kept)
-        for grammar in self._grammars.values():
-            grammar.close()
-        self._grammars.clear()
         self._pair.resources.close()
 
     def __enter__(self) -> Model:
@@ -316,19 +287,3 @@ class Model:
     def _prompted(self, prompt: str, raw: bool, system: str | None, options: Mapping[str, Any]) -> Completion:
         request = make_request(SamplingOptions(**options))
         return self.complete(replace(request, prompt=self.prompt_tokens(prompt, raw, system)))
-
-    def _constraint(self, request: Request) -> Grammar | TriggeredGrammar | None:
-        grammar = None if request.gbnf is None else self._grammar(request.gbnf)
-        if grammar is None or request.trigger is None:
-            return grammar
-        return TriggeredGrammar(grammar, request.trigger, self.llama_model, request.shown)
-
-    def _grammar(self, gbnf: str) -> Grammar:
-        if gbnf not in self._grammars:
-            self._grammars[gbnf] = Grammar(gbnf, self.llama_model)
-        self._grammars.move_to_end(gbnf)
-        in_use = {completion.request.gbnf for completion in self._completions if not completion.is_over}
-        for old in [text for text in self._grammars if text not in in_use and text != gbnf]:
-            if len(self._grammars) > _MOST_GRAMMARS:
-                self._grammars.pop(old).close()
-        return self._grammars[gbnf]

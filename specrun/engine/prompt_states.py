@@ -26,7 +26,6 @@ import numpy as np
 from specrun.display_text import size_text
 from specrun.engine import prompt_file, prompt_folder
 from specrun.engine.engine import Engine, SavedCaches
-from specrun.engine.free_threads import divides_attention
 from specrun.engine.prompt_file import DamagedStateError, Head, StoppedError
 from specrun.engine.prompt_folder import SUFFIX
 from specrun.errors import ContextFullError, OutOfMemoryError, SpecrunError
@@ -318,7 +317,7 @@ def of_target(context: LlamaContext, sizes: PassSizes, placement: Placement | No
     """The fingerprint of all that the bits of a target's cache depend on. Raises ModelFileError."""
     settings = context.config.settings
     values = _settings(settings)
-    if divides_attention(settings):
+    if settings.divides_attention:
         values["threads"] = settings.threads, settings.threads_batch
     here = surroundings(devices.this_machine(settings.rpc))
     del here["memory"]

@@ -26,6 +26,7 @@ from specrun.locations import encode
 _ROOT = b"root"
 _KEPT_STATES = 256  # samplers that are kept; the least recently used is freed first
 _KEPT_PROGRESS = 1024  # texts whose progress to a trigger is kept; the least recently used is forgotten first
+_MOST_GRAMMARS = 16  # kept for further texts; a server gets ever new grammars
 _LONGEST_QUOTE = 40  # characters of a grammar that an error message quotes
 _TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 
@@ -167,6 +168,36 @@ class TriggeredGrammar:
         """bool[n_vocab]: tokens that have the trigger's last byte before their own last byte."""
         last = self._reader.last_byte
         return np.array([last in data[:-1] for data in self._model.all_token_bytes])
+
+
+class Grammars(library.Closing):
+    """The grammars of a model's texts: those in use, and the last ones for further texts."""
+
+    def __init__(self, model: LlamaModel) -> None:
+        self._model = model
+        self._kept: OrderedDict[str, Grammar] = OrderedDict()  # by GBNF, the last used at the end
+
+    def constraint(
+        self, gbnf: str | None, trigger: Trigger | None, shown: Collection[int], in_use: Collection[str | None]
+    ) -> Grammar | TriggeredGrammar | None:
+        """What a text has to follow; None for nothing. trigger, shown: see `TriggeredGrammar`; None from the beginning
+        on. in_use: the GBNF of texts that are being written, whose grammars stay.
+        """
+        if gbnf is None:
+            return None
+        grammar = self._kept.get(gbnf) or Grammar(gbnf, self._model)
+        self._kept[gbnf] = grammar
+        self._kept.move_to_end(gbnf)
+        for old in [text for text in self._kept if text not in in_use and text != gbnf]:
+            if len(self._kept) > _MOST_GRAMMARS:
+                self._kept.pop(old).close()
+        return TriggeredGrammar(grammar, trigger, self._model, shown) if trigger else grammar
+
+    def close(self) -> None:
+        """Free them all. Safe to call twice."""
+        for grammar in self._kept.values():
+            grammar.close()
+        self._kept.clear()
 
 
 class _State:

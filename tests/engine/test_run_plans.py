@@ -13,12 +13,12 @@ import pytest
 
 import specrun
 from specrun.catalog.resolve import Fetcher
-from specrun.engine import free_threads, opening
+from specrun.engine import opening, run_plans
 from specrun.engine.completion import Completion
-from specrun.engine.free_threads import FreeThreads, divides_attention, may_follow
 from specrun.engine.model import Model
 from specrun.engine.request import make_request
 from specrun.engine.run_options import RunOptions
+from specrun.engine.run_plans import FreeThreads, may_follow
 from specrun.hardware.other_load import LoadWatch, OtherLoad
 from specrun.hardware.placement import Regime, place
 from specrun.llama import LlamaModel, parameters
@@ -58,9 +58,9 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> Busy:
         def so_far(self) -> OtherLoad:
             return OtherLoad(busy.cores, 2)
 
-    for room in (opening, free_threads):
+    for room in (opening, run_plans):
         monkeypatch.setattr(room, "LoadWatch", Watch)
-    monkeypatch.setattr(free_threads, "usable_cores", lambda: 2)
+    monkeypatch.setattr(run_plans, "usable_cores", lambda: 2)
     # Two threads on one core, as a test process has it, take seconds for a few tokens. Contexts begin with one.
     monkeypatch.setattr(parameters, "usable_cores", lambda: 1)
     return busy
@@ -95,7 +95,7 @@ def test_bits_depend_on_the_number_of_threads_only_where_attention_is_divided(
     with LlamaModel(demo_target, settings) as model:
         one, two = ([*rows(model, settings, n)] for n in (1, 2))
     same = all(map(np.array_equal, one, two))
-    assert same == (not divides_attention(settings))
+    assert same == (not settings.divides_attention)
 
 
 def test_a_change_between_answers_changes_neither_the_text_nor_what_is_cached(busy: Busy) -> None:
