@@ -17,8 +17,8 @@ from pathlib import Path
 
 from specrun.catalog.entries import Entry, catalog
 from specrun.engine.local_fit import LocalFits
-from specrun.hardware.device import Device
 from specrun.hardware.fit import Fit, Rates
+from specrun.hardware.machine import Device
 from specrun.views.answer_report import layers
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"

@@ -15,7 +15,7 @@ from specrun.engine import calibration_texts
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
 from specrun.errors import SpecrunError
-from specrun.hardware.device import offload_devices
+from specrun.hardware.machine import offload_devices
 from specrun.llama import devices, library
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.processes import child_process

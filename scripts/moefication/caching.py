@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.hardware.expert_cache import ExpertCache
+from specrun.llama.streaming.cached_experts import ExpertCache
 
 NEVER = 1 << 60  # when an expert is next asked for that is not asked for any more
 

@@ -58,7 +58,7 @@ def _print_version(wanted: bool) -> None:
         return
     from specrun import __version__
     from specrun.cli.opening import unusable_gpu
-    from specrun.hardware.device import offload_devices
+    from specrun.hardware.machine import offload_devices
     from specrun.llama import devices, library
 
     print(f"specrun {__version__}")

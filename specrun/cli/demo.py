@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from specrun.display_text import size_text
-from specrun.hardware.other_load import LoadWatch
+from specrun.hardware.cpu import LoadWatch
 from specrun.interrupts import InterruptFlag
 from specrun.options.machine_options import MachineOptions
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions

@@ -11,8 +11,7 @@ from specrun.cli.pulling import AskingFetcher
 from specrun.doctor import Finding, installation
 from specrun.engine.model import Model
 from specrun.engine.opening import open_model
-from specrun.hardware.device import offload_devices
-from specrun.hardware.machine import gpu_driver, nvidia_card
+from specrun.hardware.machine import gpu_driver, nvidia_card, offload_devices
 from specrun.llama import devices, library
 from specrun.locations import data_dir, names_file, recall, remember
 from specrun.options.machine_options import MachineOptions

@@ -11,8 +11,7 @@ import specrun
 from specrun.doctor import Finding, folders, installation, loading_fix, machine, probe
 from specrun.errors import LlamaError
 from specrun.hardware.cpu import allowed_cores, cpu_features, read_flags, read_quota, usable_cores
-from specrun.hardware.device import offload_devices
-from specrun.hardware.machine import Machine, gpu_driver, nvidia_card, surroundings
+from specrun.hardware.machine import Machine, gpu_driver, nvidia_card, offload_devices, surroundings
 from specrun.hardware.memory import Memory
 from specrun.hardware.storage import Storage
 

@@ -9,7 +9,7 @@ from specrun.display_text import size_text
 from specrun.doctor import Finding, known_build, rebuild
 from specrun.doctor.probe import Build
 from specrun.errors import LlamaError
-from specrun.hardware.device import Device, offload_devices
+from specrun.hardware.machine import Device, offload_devices
 
 _BACKENDS = {"nvidia": "CUDA", "amdgpu": "VULKAN"}  # that a driver's GPU is usually computed on
 _MUCH = 0.5  # of a GPU's memory; less of it free means that another program holds layers' places

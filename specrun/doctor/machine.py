@@ -12,8 +12,8 @@ from specrun.catalog.hub.client import ask_whether_there
 from specrun.display_text import size_text
 from specrun.doctor import Finding
 from specrun.errors import HubError
+from specrun.hardware.cpu import LoadWatch, OtherLoad
 from specrun.hardware.memory import Memory
-from specrun.hardware.other_load import LoadWatch, OtherLoad
 
 _SCARCE = 0.1  # of all RAM; below it some systems end the largest process (earlyoom's default)
 _HUB_SECONDS = 2.0  # for its answer

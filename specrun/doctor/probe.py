@@ -15,7 +15,7 @@ from typing import Any
 
 from specrun.doctor import FACT, Finding, known_build
 from specrun.errors import LlamaError
-from specrun.hardware.device import Device
+from specrun.hardware.machine import Device
 from specrun.processes import child_process
 
 _SECONDS = 30.0  # for one process; a GPU backend that compiles its kernels first takes several

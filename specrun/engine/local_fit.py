@@ -15,8 +15,8 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.info import kind_of
 from specrun.display_text import size_text
 from specrun.errors import ModelFileError
-from specrun.hardware.device import Device, offload_devices
 from specrun.hardware.fit import CELLS, Fit, Rates, fit
+from specrun.hardware.machine import Device, offload_devices
 from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import ModelShape, expected_shape
 from specrun.llama import devices

@@ -25,7 +25,7 @@ from specrun.engine.run_plans import FollowedPlans, FreeThreads, RunPlans, may_f
 from specrun.engine.run_sources import RunSources
 from specrun.engine.session import Session
 from specrun.errors import UsageError
-from specrun.hardware.other_load import LoadWatch
+from specrun.hardware.cpu import LoadWatch
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
 from specrun.llama import DraftContext, LlamaModel

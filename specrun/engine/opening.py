@@ -18,7 +18,7 @@ from specrun.engine.model import Model
 from specrun.engine.placing import LoadPlan, plan_load
 from specrun.engine.resolving import run_options, with_profile
 from specrun.engine.run_options import Here, RunOptions
-from specrun.hardware.other_load import LoadWatch
+from specrun.hardware.cpu import LoadWatch
 from specrun.long_run import unwatched
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import SamplingOptions

@@ -13,8 +13,8 @@ from specrun.engine.kept_states import KeptStates
 from specrun.engine.kernel_trials import Heads
 from specrun.engine.run_options import NEAR_BUDGET, Here, RunOptions
 from specrun.errors import UsageError
-from specrun.hardware.device import Device
 from specrun.hardware.fit import expert_share
+from specrun.hardware.machine import Device
 from specrun.hardware.model_shape import ModelShape, PlacementRequest
 from specrun.hardware.placement import Placement, place
 from specrun.llama import devices, flash_kernel, offload_threshold

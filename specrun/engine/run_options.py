@@ -9,7 +9,7 @@ from pathlib import Path
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.kept_states import KeptStates
 from specrun.errors import UsageError
-from specrun.hardware.device import Device, offload_devices
+from specrun.hardware.machine import Device, offload_devices
 from specrun.hardware.memory import Memory
 from specrun.llama import devices, offload_threshold
 from specrun.llama.context import ContextConfig

@@ -12,8 +12,7 @@ from specrun.engine.engine import Engine
 from specrun.engine.learning import Learner
 from specrun.engine.placing import FirstGuesses
 from specrun.engine.run_options import RunOptions
-from specrun.hardware.cpu import usable_cores
-from specrun.hardware.other_load import LoadWatch
+from specrun.hardware.cpu import LoadWatch, usable_cores
 from specrun.hardware.placement import Placement
 from specrun.llama.context import LlamaContext
 from specrun.llama_settings import LlamaSettings

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from specrun.hardware.device import Device
+from specrun.hardware.machine import Device
 from specrun.hardware.model_shape import ModelShape, PlacementRequest
 from specrun.hardware.placement import Placement, place
 from specrun.hardware.residency import plan_residency, room_for_weights

@@ -1,4 +1,4 @@
-"""This machine as a value, and the fingerprint that names the profile of a measurement made on it."""
+"""This machine and its devices as values, and the fingerprint that names the profile of a measurement made on it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,72 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from specrun.display_text import size_text
 from specrun.hardware.cpu import Cpu
-from specrun.hardware.device import Device, offload_devices
 from specrun.hardware.memory import Memory, kernel_text
 from specrun.hardware.storage import Storage
 
 _MEMORY_STEP = 2**28  # RAM is compared in units of 256 MiB, as kernel versions reserve slightly different amounts
 _NVIDIA, _DISPLAY = 0x10DE, 0x03  # a vendor, and the first byte of a class, on the PCI bus
 _NVIDIA_VERSION = re.compile(r"Kernel Module.*?\s(\d+\.[\d.]+)")
+RPC = "RPC"  # the backend of devices on other machines
+_SOFTWARE = "llvmpipe"  # Mesa's device that computes on the CPU; ggml-vulkan takes it for a GPU with memory of its own
+DeviceKind = Literal["CPU", "GPU", "IGPU", "ACCEL", "META", "unknown"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A ggml backend device."""
+
+    name: str  # e.g. `CUDA0`
+    description: str  # name of the product
+    kind: DeviceKind  # a GPU has its own memory, an IGPU uses the RAM, an ACCEL assists the CPU
+    backend: str  # e.g. `CUDA`
+    free_bytes: int  # of its memory; 0 if the backend does not say
+    total_bytes: int  # of its memory; 0 if the backend does not say
+    id: str | None = None  # PCI address; None if the backend does not say
+    pins: bool = False  # whether weights in RAM may lie in memory that it copies from at the full rate
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is the device of an RPC server, on another machine. Its description is HOST:PORT."""
+        return self.backend == RPC
+
+    @property
+    def shares_ram(self) -> bool:
+        """Whether what lies on it takes RAM."""
+        return self.kind == "IGPU" or _SOFTWARE in self.description
+
+    def __str__(self) -> str:
+        """For people: name, product or address, and memory."""
+        what = f"RPC server {self.description}" if self.is_remote else self.description
+        memory = f", {size_text(self.free_bytes)} of {size_text(self.total_bytes)} free" if self.total_bytes else ""
+        return f"{self.name}, {what}{memory}"
+
+
+def offload_devices(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """The devices that llama.cpp divides layers among, in its order (llama_prepare_model_devices in llama.cpp).
+
+    These are the RPC servers and then the GPUs; a GPU that several backends offer is taken once. If there is no GPU,
+    integrated GPUs of one backend are taken.
+    """
+    servers: list[Device] = []
+    gpus: list[Device] = []
+    integrated: list[Device] = []
+    for device in devices:
+        if device.kind == "GPU" and device.is_remote:
+            servers.append(device)
+        elif device.kind == "GPU" and not any(device.id and device.id == other.id for other in gpus):
+            gpus.append(device)
+        elif device.kind == "IGPU" and (not integrated or integrated[-1].backend == device.backend):
+            integrated.append(device)
+    return (*servers, *(gpus or integrated))
 
 
 @dataclass(frozen=True)

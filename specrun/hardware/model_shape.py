@@ -8,7 +8,7 @@ from specrun.catalog.entries import Entry
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import layer_of
 from specrun.catalog.layer_states import kv_bytes_per_token, state_bytes
-from specrun.hardware.device import Device
+from specrun.hardware.machine import Device
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 
 _FLOAT_BYTES, _HALF_BYTES = 4, 2

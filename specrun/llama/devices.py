@@ -8,8 +8,7 @@ from pathlib import Path
 
 import llama_cpp
 
-from specrun.hardware.device import RPC, Device, DeviceKind, offload_devices
-from specrun.hardware.machine import Machine
+from specrun.hardware.machine import RPC, Device, DeviceKind, Machine, offload_devices
 from specrun.llama import library, rpc_servers
 
 # enum ggml_backend_dev_type in ggml-backend.h

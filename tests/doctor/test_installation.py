@@ -11,8 +11,7 @@ import pytest
 from specrun.doctor import Finding, installation, machine, probe
 from specrun.doctor.examine import examine
 from specrun.errors import LlamaError
-from specrun.hardware.cpu import cpu_features, read_flags
-from specrun.hardware.other_load import OtherLoad
+from specrun.hardware.cpu import OtherLoad, cpu_features, read_flags
 from specrun.llama import library
 from specrun.processes import child_process
 from tests.hardware.test_machine import CPU, GPU, GiB

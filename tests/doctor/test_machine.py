@@ -17,9 +17,8 @@ import huggingface_hub.constants
 import pytest
 
 from specrun.doctor import Finding, folders, machine
-from specrun.hardware.cpu import usable_cores
+from specrun.hardware.cpu import LoadWatch, OtherLoad, usable_cores
 from specrun.hardware.memory import Memory
-from specrun.hardware.other_load import LoadWatch, OtherLoad
 from specrun.hardware.storage import Storage
 from specrun.profiles import profile_files
 from tests.hub import Fault, Hub

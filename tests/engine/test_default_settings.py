@@ -13,7 +13,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.engine.default_settings import mapped_if_short, of_draft, with_defaults
 from specrun.engine.placing import plan_load
 from specrun.engine.run_options import RunOptions
-from specrun.hardware.device import Device
+from specrun.hardware.machine import Device
 from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import MARGIN_BYTES
 from specrun.llama import devices, tiled_kernels

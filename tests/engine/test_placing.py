@@ -19,7 +19,7 @@ from specrun.engine.model import Model
 from specrun.engine.placing import FirstGuesses, attention_on_gpus, plan_load
 from specrun.engine.run_options import NEAR_BUDGET, RunOptions
 from specrun.errors import OutOfMemoryError, UsageError
-from specrun.hardware.device import Device
+from specrun.hardware.machine import Device
 from specrun.hardware.memory import Memory
 from specrun.llama import LlamaModel, devices, flash_kernel, offload_threshold
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings

@@ -24,7 +24,7 @@ from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.errors import LlamaError
 from specrun.hardware import memory
-from specrun.hardware.device import Device
+from specrun.hardware.machine import Device
 from specrun.hardware.memory import Memory
 from specrun.hardware.placement import place
 from specrun.hardware.residency import Residency

@@ -19,7 +19,7 @@ from specrun.engine.model import Model
 from specrun.engine.request import make_request
 from specrun.engine.run_options import RunOptions
 from specrun.engine.run_plans import FreeThreads, may_follow
-from specrun.hardware.other_load import LoadWatch, OtherLoad
+from specrun.hardware.cpu import LoadWatch, OtherLoad
 from specrun.hardware.placement import Regime, place
 from specrun.llama import LlamaModel, parameters
 from specrun.llama.batch import committed_tokens

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from specrun.hardware.device import Device, offload_devices
+from specrun.hardware.machine import Device, offload_devices
 from specrun.llama import devices, library
 
 

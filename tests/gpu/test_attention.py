@@ -7,7 +7,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from specrun.hardware.device import Device
+from specrun.hardware.machine import Device
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.speculation.method import OFF
 from tests.engines import first_difference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.hardware.device import Device
+from specrun.hardware.machine import Device
 from specrun.llama import devices
 from tests.conftest import Specrun
 

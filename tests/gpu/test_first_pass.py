@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from specrun.hardware.device import Device
+from specrun.hardware.machine import Device
 from tests.conftest import Specrun
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]

@@ -11,7 +11,7 @@ import pytest
 
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
-from specrun.hardware.device import Device
+from specrun.hardware.machine import Device
 from specrun.llama.facts.tiny_model import write_zeros
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.speculation.drafters.specexec import SPECEXEC

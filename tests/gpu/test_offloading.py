@@ -17,7 +17,7 @@ from specrun.engine.default_settings import with_defaults
 from specrun.engine.model import Model
 from specrun.engine.placing import plan_load
 from specrun.engine.run_options import RunOptions
-from specrun.hardware.device import Device
+from specrun.hardware.machine import Device
 from specrun.llama_settings import LlamaSettings, LoadMode
 from specrun.speculation.method import OFF
 from tests.conftest import Specrun

@@ -14,7 +14,7 @@ import pytest
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import n_bytes, weight_pages
-from specrun.hardware.device import Device
+from specrun.hardware.machine import Device
 from specrun.llama.streaming.address_space import PAGE
 from specrun.llama_settings import LlamaSettings
 from tests.models import random_llama

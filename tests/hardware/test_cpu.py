@@ -109,3 +109,9 @@ def test_this_machine() -> None:
     assert cpu.name
     assert 1 <= cpu.n_usable <= cpu.n_physical <= cpu.n_logical
     assert cpu.features
+
+
+def test_a_child_that_has_ended_is_none_of_the_other_programs() -> None:
+    before = cpu._own_seconds()
+    subprocess.run([sys.executable, "-c", "for _ in range(30): sum(range(1_000_000))"], check=True)
+    assert cpu._own_seconds() - before > 0.2

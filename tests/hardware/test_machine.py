@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specrun.hardware.cpu import Cpu
-from specrun.hardware.device import Device, offload_devices
-from specrun.hardware.machine import Machine, fingerprint, gpu_driver, identity, nvidia_card
+from specrun.hardware.machine import Device, Machine, fingerprint, gpu_driver, identity, nvidia_card, offload_devices
 from specrun.hardware.memory import Memory
 from specrun.hardware.storage import Storage
 from specrun.llama import devices

@@ -12,7 +12,7 @@ import pytest
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import kv_bytes_per_token
-from specrun.hardware.device import Device, DeviceKind
+from specrun.hardware.machine import Device, DeviceKind
 from specrun.hardware.model_shape import ModelShape, PlacementRequest
 from specrun.hardware.placement import Placement, place
 from specrun.hardware.residency import plan_residency, room_for_weights

@@ -13,7 +13,7 @@ import pytest
 from specrun import clock
 from specrun.catalog import embedded
 from specrun.engine.run_options import Here, RunOptions
-from specrun.hardware.device import Device
+from specrun.hardware.machine import Device
 from specrun.hardware.memory import Memory
 from specrun.llama.facts.tiny_model import write_dense
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings

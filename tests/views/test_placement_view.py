@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specrun.hardware.device import Device
+from specrun.hardware.machine import Device
 from specrun.hardware.placement import Site, place
 from specrun.views.answer_report import bar, layers, picture
 from tests.hardware.test_placement import DENSE, GB, MOE, request

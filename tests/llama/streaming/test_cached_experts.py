@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.weight_pages import ExpertPages, expert_pages, merged, n_bytes
 from specrun.errors import LlamaError
-from specrun.hardware.expert_cache import ExpertCache
 from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext
@@ -24,7 +23,7 @@ from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import address_space, cached_experts, gate, self_check
 from specrun.llama.streaming.address_space import PAGE, CannotStreamError, mappings_of
-from specrun.llama.streaming.cached_experts import CachedExperts
+from specrun.llama.streaming.cached_experts import CachedExperts, ExpertCache
 from specrun.llama.streaming.page_mover import PageMover
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.speculation.tree import TokenTree

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specrun.hardware.expert_cache import ExpertCache
+from specrun.llama.streaming.cached_experts import ExpertCache
 
 N_LAYERS, N_EXPERTS, N_USED = 3, 6, 2
 ONE = np.ones((N_LAYERS, N_EXPERTS), np.int64)
