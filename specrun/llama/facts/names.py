@@ -1,4 +1,4 @@
-"""Facts about names in llama.cpp's libraries: variables of the environment, functions and entries."""
+"""Facts about names in llama.cpp's libraries: variables of the environment, functions and architectures."""
 
 from __future__ import annotations
 
