@@ -149,7 +149,15 @@ class RowPlans:
         self._settings = settings
         self._note = note
         self._is_one_path = model.engine.target.max_leaves == 1 and model.llama_model.is_recurrent
-        self._runnable = self._find_runnable()
+        self._runnable: dict[str, Method] = {}  # by the names of their rows, without what this run cannot have
+        for name in settings.methods:
+            method = method_of(name)
+            if method is None or method is OFF:
+                continue
+            if lacking := self._lacking(method):
+                self._note(f"left out {name}: it needs {lacking}")
+            else:
+                self._runnable[name] = method
 
     @property
     def n_rows(self) -> int:
@@ -189,19 +197,6 @@ class RowPlans:
             (budget, min(depth, budget - 1)) for budget in settings.budgets for depth in settings.depths
         )
         return {f"{name} {budget} x {depth}": method.plan(budget, depth) for budget, depth in sizes}
-
-    def _find_runnable(self) -> dict[str, Method]:
-        """The methods of the rows. Rows whose method needs something that this run does not have are left out."""
-        runnable: dict[str, Method] = {}
-        for name in self._settings.methods:
-            method = method_of(name)
-            if method is None or method is OFF:
-                continue
-            if lacking := self._lacking(method):
-                self._note(f"left out {name}: it needs {lacking}")
-            else:
-                runnable[name] = method
-        return runnable
 
     def _finished(self, plans: dict[str, Plan]) -> dict[str, Plan]:
         """The plans by row, with the tree shapes that some lack."""

@@ -64,13 +64,6 @@ class Bench:
         self._n_expected = n_tried * len(by_kind) + n_rows * self._settings.repetitions * measured
         self._n_written = 0
 
-    def _show(self, text: str) -> None:
-        """Show what is being done, and about how long the rest takes by the texts that are written already."""
-        if self._n_written == 1:  # the first text, which also warms up, says little about the others
-            n, n_tokens = self._n_expected, self._settings.max_tokens
-            self._run = self._run.work(f"{n} answers of {n_tokens} tokens, plainly and with each plan in turn")
-        self._run.done(max(self._n_written - 1, 0) / (self._n_expected - 1)).show(text)
-
     def _fitting(self, prompts: Sequence[BenchPrompt]) -> dict[str, list[list[int]]]:
         """Token ids of the prompts whose answers fit the context, by kind. Raises PromptError if there are none."""
         settings, by_kind = self._settings, dict[str, list[list[int]]]()
@@ -119,7 +112,10 @@ class Bench:
         """Write after each of `texts`. label: shown meanwhile."""
         runs: list[Statistics] = []
         for text in texts:
-            self._show(label)
+            if self._n_written == 1:  # the first text, which also warms up, says little about the others
+                n, n_tokens = self._n_expected, self._settings.max_tokens
+                self._run = self._run.work(f"{n} answers of {n_tokens} tokens, plainly and with each plan in turn")
+            self._run.done(max(self._n_written - 1, 0) / (self._n_expected - 1)).show(label)
             # All rows write the same text, which draft sources would otherwise remember from the rows before.
             self._model.forget(keep_caches)
             request = Request(text, self._settings.sampling, self._settings.max_tokens, ignore_eos=True)

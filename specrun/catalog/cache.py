@@ -93,7 +93,14 @@ def register(repo: str, revision: str, commit: str, blobs: dict[str, Path]) -> P
         pointer = snapshot / file
         if not pointer.exists():
             pointer.parent.mkdir(parents=True, exist_ok=True)
-            _link(pointer, blob)
+            try:
+                pointer.unlink(missing_ok=True)  # a link to a blob that is gone
+                pointer.symlink_to(os.path.relpath(blob, pointer.parent))
+            except FileExistsError:
+                pass  # another process has linked it meanwhile
+            except OSError:
+                # Without symbolic links (often on Windows) the file itself is moved there, as the hub's client does.
+                shutil.move(blob, pointer)
     if revision != commit:
         with whole_file(folder(repo) / "refs" / revision) as ref:
             ref.write(commit.encode())
@@ -160,14 +167,3 @@ def _commit(repo_folder: Path, revision: str) -> str:
 
 def _files(snapshot: Path) -> list[str]:
     return [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
-
-
-def _link(pointer: Path, blob: Path) -> None:
-    try:
-        pointer.unlink(missing_ok=True)  # a link to a blob that is gone
-        pointer.symlink_to(os.path.relpath(blob, pointer.parent))
-    except FileExistsError:
-        pass  # another process has linked it meanwhile
-    except OSError:
-        # Without symbolic links (often on Windows) the file itself is moved there, as the hub's client does.
-        shutil.move(blob, pointer)

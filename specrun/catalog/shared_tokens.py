@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specrun.catalog.pairs import FileVocabulary
 from specrun.errors import PairError
@@ -70,23 +69,19 @@ class SharedTokens:
         self._of_bytes = _by_bytes(_token_bytes(draft), draft.types)
         self.bos = target.bos
         self.begin = () if draft.bos is None else (draft.bos,)
-        self.ids = self._same(target, draft)
-        self._read: dict[int, tuple[int, ...]] = {}
-
-    def _same(self, target: FileVocabulary, draft: FileVocabulary) -> NDArray[np.int64]:
         same = {(name, kind): i for i, (name, kind) in enumerate(zip(draft.tokens, draft.types, strict=True))}
         special = _special(draft)
         of_draft = _roles(draft)
         by_role = {token: of_draft[role] for role, token in _roles(target).items() if role in of_draft}
-        ids = np.full(len(target.tokens), NOT_SHARED, np.int64)
+        self.ids = np.full(len(target.tokens), NOT_SHARED, np.int64)
         for i, (name, kind) in enumerate(zip(target.tokens, target.types, strict=True)):
             if target.kind == draft.kind and (name, kind) in same:
-                ids[i] = same[name, kind]
+                self.ids[i] = same[name, kind]
             elif kind == _CONTROL:
-                ids[i] = special.get(name, by_role.get(i, NOT_SHARED))
+                self.ids[i] = special.get(name, by_role.get(i, NOT_SHARED))
             else:
-                ids[i] = self._of_bytes.get(self._bytes[i], NOT_SHARED)
-        return ids
+                self.ids[i] = self._of_bytes.get(self._bytes[i], NOT_SHARED)
+        self._read: dict[int, tuple[int, ...]] = {}
 
     def read(self, token: int) -> tuple[int, ...]:
         """One of the target's tokens as the draft reads it: at least one of its own."""

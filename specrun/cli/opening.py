@@ -41,7 +41,14 @@ def opened(
         note(notice)
     if is_chat and model.llama_model.chat_template is None:
         output.note("the model has no chat template, so ChatML is used; --chat-template names another")
-    _note_busy_cores(model)
+    # Other programs hold cores: the run before may have said the same.
+    path = data_dir() / "busy-cores.json"
+    if not model.threads_notice:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+    elif not recall(path, bool):
+        remember(path, True)
+        output.note(model.threads_notice)
     note_unusable_gpu()
     return model
 
@@ -69,14 +76,3 @@ def note_unusable_gpu() -> None:
     if found and recall(path, str) != found.detail:
         remember(path, found.detail)
         output.note(f"{found.detail}; {found.fix}")
-
-
-def _note_busy_cores(model: Model) -> None:
-    """Tell the user about other programs that hold cores, unless the run before has seen and said the same."""
-    path = data_dir() / "busy-cores.json"
-    if not model.threads_notice:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-    elif not recall(path, bool):
-        remember(path, True)
-        output.note(model.threads_notice)

@@ -232,7 +232,13 @@ class _Builder:
             return languages.all_of([languages.none_of(found) if inner[1] else found, rest])
         if kind == "times" and _has_anchor(inner[0]):
             part, least, most = inner
-            return self._unrolled(part, least, most, rest, is_start)
+            if most is None or most > _MOST_UNROLLED:
+                raise PatternError("repeats a group with an anchor in it, which is not supported")
+            result = rest
+            for n in range(most, 0, -1):
+                longer = self.before(part, result, is_start if n == 1 else None)
+                result = longer if n <= least else self._languages.any_of([longer, rest])
+            return result
         return languages.sequence([self._plain(tree), rest])
 
     def _sequence(self, parts: list[Any], rest: int, is_start: bool | None) -> int:
@@ -243,15 +249,6 @@ class _Builder:
         for part, start in zip(reversed(parts), reversed(starts), strict=True):
             rest = self.before(part, rest, start)
         return rest
-
-    def _unrolled(self, part: Any, least: int, most: int | None, rest: int, is_start: bool | None) -> int:
-        if most is None or most > _MOST_UNROLLED:
-            raise PatternError("repeats a group with an anchor in it, which is not supported")
-        result = rest
-        for n in range(most, 0, -1):
-            longer = self.before(part, result, is_start if n == 1 else None)
-            result = longer if n <= least else self._languages.any_of([longer, rest])
-        return result
 
     def _plain(self, tree: Any) -> int:
         """The texts of a tree without anchors."""

@@ -150,22 +150,19 @@ class _Walk:
         if isinstance(schema.get("$ref"), str):
             return self._of_reference(schema["$ref"], depth)
         if alternatives := _alternatives(schema):
-            return self._of_alternatives(alternatives, depth)
+            groups: dict[Any, list[int]] = {}
+            n_recursive: dict[Any, int] = {}
+            for i, alternative in enumerate(alternatives):
+                before, self._recursive = self._recursive, set()
+                n = self.readings(alternative, depth + 1)
+                for beginning in self._beginnings(alternative, i, _DEEPEST_BEGINNING):
+                    groups.setdefault(beginning, []).append(n)
+                    n_recursive[beginning] = n_recursive.get(beginning, 0) + bool(self._recursive & self._open)
+                self._recursive |= before
+            if max(n_recursive.values(), default=0) > 1:
+                return MOST_READINGS + 1  # twice as many in each level, without end
+            return max((sum(ways) for ways in groups.values()), default=1)
         return max((self.readings(inner, depth + 1) for inner in _inner(schema)), default=1)
-
-    def _of_alternatives(self, alternatives: list[Any], depth: int) -> int:
-        groups: dict[Any, list[int]] = {}
-        n_recursive: dict[Any, int] = {}
-        for i, alternative in enumerate(alternatives):
-            before, self._recursive = self._recursive, set()
-            n = self.readings(alternative, depth + 1)
-            for beginning in self._beginnings(alternative, i, _DEEPEST_BEGINNING):
-                groups.setdefault(beginning, []).append(n)
-                n_recursive[beginning] = n_recursive.get(beginning, 0) + bool(self._recursive & self._open)
-            self._recursive |= before
-        if max(n_recursive.values(), default=0) > 1:
-            return MOST_READINGS + 1  # twice as many in each level, without end
-        return max((sum(ways) for ways in groups.values()), default=1)
 
     def _beginnings(self, schema: Any, i: int, depth: int) -> set[Any]:
         """What the texts of alternative `i` begin with. Alternatives with different beginnings have different texts."""

@@ -67,7 +67,14 @@ class Expected:
 
     def _grammar(self, is_thinking: bool) -> tuple[str | None, Trigger | None]:
         if self.form.calls == "harmony":
-            return self._harmony_grammar()
+            if self.tools and self.tools.forced:
+                return grammar_text(*self.tools.rules[self.tools.forced[0]]), None
+            if self.schema is None:
+                return None, None
+            analysis = (f"{harmony.CHANNEL}analysis", harmony.END)
+            # The final channel's header may have more than its name, so its end is waited for. Calls are elsewhere.
+            headers = harmony.FINAL_HEADERS if self.tools else (harmony.MESSAGE,)
+            return grammar_text(*self.schema), Trigger(headers[0], analysis, others=headers[1:])
         reasoning = (THINKING, THINKING_END) if self.form.thinks else None
         tools, roots, rules = self.tools, list[str](), dict[str, str]()
         if self.schema is not None and not (tools and tools.forced):
@@ -89,16 +96,6 @@ class Expected:
         # The blank lines behind the reasoning.
         gbnf = grammar_text(f"{_BLANKS} ({root})" if is_thinking else root, rules)
         return gbnf, Trigger("", reasoning, is_open=True) if is_thinking else None
-
-    def _harmony_grammar(self) -> tuple[str | None, Trigger | None]:
-        if self.tools and self.tools.forced:
-            return grammar_text(*self.tools.rules[self.tools.forced[0]]), None
-        if self.schema is None:
-            return None, None
-        analysis = (f"{harmony.CHANNEL}analysis", harmony.END)
-        # The final channel's header may have more than its name, so its end is waited for. Calls have other channels.
-        headers = harmony.FINAL_HEADERS if self.tools else (harmony.MESSAGE,)
-        return grammar_text(*self.schema), Trigger(headers[0], analysis, others=headers[1:])
 
 
 class _JsonSchema(Fields):

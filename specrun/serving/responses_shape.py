@@ -71,7 +71,16 @@ class ResponsesShape(Shape):
                 # Agents ask again and again where there is no message.
                 yield from self._begin(Delta())
                 yield from self._end(status)
-            self._complete(status, addition)
+            reason = {"reason": "max_output_tokens"} if status == "incomplete" else None
+            self._response |= {
+                "status": status,
+                "completed_at": int(time.time()),
+                "incomplete_details": reason,
+                "usage": _usage_json(addition),
+                "timings": timings_json(addition.ended),
+            }
+            if self._kept:
+                self._kept.keep(self._response, [*self._conversation, *self._response["output"]])
             yield self._event(f"response.{status}", response=self._response)
 
     def failure(self, error: ApiError) -> bytes:
@@ -128,19 +137,6 @@ class ResponsesShape(Shape):
         yield self._event("response.output_item.done", output_index=self._index, item=item)
         self._response["output"].append(item)
         self._item, self._texts = None, []
-
-    def _complete(self, status: str, answer: Answer) -> None:
-        """The response is whole."""
-        reason = {"reason": "max_output_tokens"} if status == "incomplete" else None
-        self._response |= {
-            "status": status,
-            "completed_at": int(time.time()),
-            "incomplete_details": reason,
-            "usage": _usage_json(answer),
-            "timings": timings_json(answer.ended),
-        }
-        if self._kept:
-            self._kept.keep(self._response, [*self._conversation, *self._response["output"]])
 
     @property
     def _index(self) -> int:

@@ -100,7 +100,9 @@ class Verifier:
             part.done(0).show(f"writing with {name}")
             text = self._write(tokens, sampling, plans)
             about = replace(about, n_tokens=len(text.tokens), n_passes=len(text.sizes), n_drafted=text.n_drafted)
-            at = _first_difference(plain.tokens, text.tokens)
+            # Where the longer text begins with the shorter one, that ends there.
+            pairs = enumerate(zip_longest(plain.tokens, text.tokens))
+            at = next((i for i, (token, other) in pairs if token != other), None)
             if at is not None:
                 part.done(0.5).show("measuring how much batching explains")
                 about = replace(about, divergence=self._divergence(tokens, sampling, plain, text, at))
@@ -157,12 +159,6 @@ class Verifier:
         piece = text.tokens[max(at - _AROUND, 0) : at + 1 + _AROUND]
         token_bytes = self.model.llama_model.token_bytes
         return b"".join(token_bytes(token, special=True) for token in piece).decode("utf-8", errors="replace")
-
-
-def _first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | None:
-    """The index of the first difference; the shorter text's length if the longer text begins with it."""
-    pairs = enumerate(zip_longest(tokens, others))
-    return next((i for i, (token, other) in pairs if token != other), None)
 
 
 def _some(sizes: Sequence[int]) -> list[int]:
