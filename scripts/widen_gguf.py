@@ -24,7 +24,7 @@ from widening.experts import ROUTER, WiderMixture, has_experts
 
 from specrun.errors import SpecrunError
 from specrun.hardware.cpu import usable_cores
-from specrun.making.widening.wider_model import WiderModel
+from specrun.making.widening import WiderModel
 
 USAGE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from fault_tools.injecting import PROMPT, TARGET, Extent, Fault, Injections, Place
-from specrun.making.widening.wider_model import WiderModel
+from specrun.making.widening import WiderModel
 
 _MIB = 2**20
 _SIZES = {"embd": 512, "layers": 12, "ff": 2048}  # of the model that does not fit: about 60 MB in F16

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from widening.checks import WideningError, checked
 
-from specrun.making.widening.wider_model import EPSILON
+from specrun.making.widening import EPSILON
 
 Floats = NDArray[np.float32]
 ROPE_BASE = 10_000.0  # of llama.cpp, where a file names none

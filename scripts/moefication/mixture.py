@@ -14,8 +14,7 @@ from widening.checks import WideningError
 
 from moefication import experts as fitting
 from moefication.dense import DenseLlama
-from specrun.making.widening.blocks import UNIT
-from specrun.making.widening.wider_model import set_key
+from specrun.making.widening import UNIT, set_key
 
 Floats = NDArray[np.float32]
 Q8_0 = gguf.GGMLQuantizationType.Q8_0

@@ -11,9 +11,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.making.widening import blocks
-from specrun.making.widening.blocks import UNIT, Blocks, Type
-from specrun.making.widening.wider_model import Shape, Source, Tensor, WiderModel, set_key
+from specrun.making.widening import UNIT, Blocks, Shape, Source, Tensor, Type, WiderModel, read_blocks, set_key
 
 TYPES: dict[str, Type] = {
     name: getattr(Type, name.upper())
@@ -67,7 +65,7 @@ class AnyWiderModel(WiderModel):
             set_key(writer, _FREQ_BASE, freq_base(self.source, self.target), gguf.GGUFValueType.FLOAT32)
 
     def _embedding(self) -> Blocks:
-        real = blocks.read(self.source.tensors["token_embd.weight"], self.kind)
+        real = read_blocks(self.source.tensors["token_embd.weight"], self.kind)
         matrix = super()._embedding()
         matrix[: len(real), : self._copies * real.shape[1]] = np.tile(real, (1, self._copies, 1))
         return matrix

@@ -11,8 +11,7 @@ import gguf
 import numpy as np
 
 from specrun.errors import UsageError
-from specrun.making.widening.blocks import UNIT
-from specrun.making.widening.wider_model import EPSILON, MATRICES, NORMS, TOKENS, Shape, Source, read_source
+from specrun.making.widening import EPSILON, MATRICES, NORMS, TOKENS, UNIT, Shape, Source, read_source
 from widening.any_model import freq_base, group, key_copies
 from widening.experts import EXPERTS, ROUTER, has_experts
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.making.widening import blocks
-from specrun.making.widening.wider_model import MATRICES, Source, Tensor
+from specrun.making.widening import MATRICES, Floats, Source, Tensor, Type, read_blocks
 from widening.any_model import AnyWiderModel
 
 EXPERTS = MATRICES[4:]  # each of them is a matrix of every expert
@@ -29,7 +28,7 @@ class WiderMixture(AnyWiderModel):
         for layer in range(self.target.layers):
             name = f"blk.{layer}.{ROUTER}.weight"
             n_experts = len(self.source.tensors[name].data)
-            yield Tensor(name, (n_experts, self.target.embd), blocks.Type.F32, lambda name=name: self._router(name))
+            yield Tensor(name, (n_experts, self.target.embd), Type.F32, lambda name=name: self._router(name))
 
     def _layer_tensor(self, layer: int, name: str) -> Tensor:
         tensor = super()._layer_tensor(layer, name)
@@ -41,7 +40,7 @@ class WiderMixture(AnyWiderModel):
         rows, columns = tensor.shape
 
         def make() -> NDArray[Any]:
-            experts = blocks.read(source, self.kind)
+            experts = read_blocks(source, self.kind)
             matrices = []
             for real in experts.reshape(n_experts, source.data.shape[1], -1, experts.shape[-1]):
                 matrices.append(self._unused(rows, columns, name))
@@ -50,7 +49,7 @@ class WiderMixture(AnyWiderModel):
 
         return Tensor(full_name, (n_experts, rows, columns), self.kind, make)
 
-    def _router(self, name: str) -> blocks.Floats:
+    def _router(self, name: str) -> Floats:
         """The source's, whose scores are those of the source's part of the hidden state."""
         real = self.source.tensors[name].data
         router = np.zeros((len(real), self.target.embd), np.float32)

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from specrun.making.candidates import FILE_TYPES, SAME, Candidate
-from specrun.making.widening.wider_model import Shape, Source, WiderModel
+from specrun.making.make import FILE_TYPES, SAME, Candidate
+from specrun.making.widening import Shape, Source, WiderModel
 from widening.any_model import TYPES
 from widening.checks import WideningError
 

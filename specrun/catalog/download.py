@@ -16,8 +16,8 @@ from pathlib import Path
 
 from specrun.catalog import cache
 from specrun.catalog.hub import RefusedError, address, cache_dir, client, max_http_bytes
-from specrun.catalog.hub.look_up import RemoteFile, RemoteModel
-from specrun.catalog.hub.look_up import look_up as look_up_once
+from specrun.catalog.hub.client import RemoteFile, RemoteModel
+from specrun.catalog.hub.client import look_up as look_up_once
 from specrun.catalog.names import HubName
 from specrun.display_text import size_text
 from specrun.errors import HubError

@@ -12,7 +12,7 @@ from specrun.catalog.entries import Entry
 from specrun.catalog.file_names import shards
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import own_head
-from specrun.catalog.hub.look_up import RemoteModel
+from specrun.catalog.hub.client import RemoteModel
 from specrun.catalog.layer_states import recurrent_layers
 from specrun.catalog.names import HubName, parse
 from specrun.catalog.pairs import check_sizes

@@ -12,7 +12,7 @@ from specrun.engine.session import Session
 from specrun.errors import UsageError
 from specrun.options.expand import CHAT_COMMANDS, option_of
 from specrun.options.sampling_options import Thinking, settled, settled_max_tokens
-from specrun.sampling.parameters import SamplingParameters, option_name
+from specrun.sampling.adjustments import SamplingParameters, option_name
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC

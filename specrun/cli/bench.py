@@ -83,7 +83,7 @@ def bench(
     from specrun.bench.runner import Bench
     from specrun.cli.opening import opened
     from specrun.long_run import Run
-    from specrun.views import bench_table
+    from specrun.views import measurements
 
     settings = _settings(what, sampling)
     if what.prompts:
@@ -99,9 +99,9 @@ def bench(
         runner = Bench(model, settings, Run(display, output.note))
         rows = runner.sweep(texts) if what.is_sweep else runner.run(texts)
     if what.form == "table":
-        output.print_table(bench_table.as_table(rows))
+        output.print_table(measurements.bench_table(rows))
     else:
-        output.write(bench_table.as_text(rows, what.form))
+        output.write(measurements.bench_text(rows, what.form))
 
 
 @app.command(cls=Command)
@@ -109,12 +109,12 @@ def compare(
     before: Annotated[Path, typer.Argument(metavar="A.json")], after: Annotated[Path, typer.Argument(metavar="B.json")]
 ) -> None:
     """Set two results of `specrun bench -o json` side by side."""
-    from specrun.views import bench_table
+    from specrun.views import measurements
 
-    lines = bench_table.compare(_read_rows(before), _read_rows(after))
+    lines = measurements.compared(_read_rows(before), _read_rows(after))
     if not lines:
         raise UsageError(f"{before} and {after} have no row in common")
-    output.write(bench_table.markdown(bench_table.COMPARE_HEAD, lines))
+    output.write(measurements.markdown_table(measurements.COMPARE_HEAD, lines))
 
 
 def _settings(what: BenchOptions, sampling: BenchSampling) -> BenchSettings:

@@ -114,10 +114,10 @@ def forget_head(target: Path) -> bool:
 def _make(path: Path, name: str | None, how: DraftOptions) -> int:
     """Make the draft and print the result. Returns the exit code. name: what the user calls the target, if anything."""
     from specrun.long_run import Run
-    from specrun.making import candidates, make
+    from specrun.making import make
 
-    type_names = candidates.parse_types(how.types) if how.types is not None else None
-    shares = candidates.parse_shares(how.keep_layers) if how.keep_layers is not None else None
+    type_names = make.parse_types(how.types) if how.types is not None else None
+    shares = make.parse_shares(how.keep_layers) if how.keep_layers is not None else None
     usual, usual_name = _usual_draft(name)
     # A KeyboardInterrupt raised while llama.cpp calls back to log would be lost; the flag is checked between passes.
     with output.progress() as progress, InterruptFlag() as interrupted:

@@ -17,7 +17,7 @@ from specrun.options import completion
 from specrun.views import output
 
 if TYPE_CHECKING:
-    from specrun.catalog.hub.look_up import RemoteModel
+    from specrun.catalog.hub.client import RemoteModel
     from specrun.catalog.names import HubName
 
 app = typer.Typer(name="models", cls=Group, invoke_without_command=True)
@@ -223,7 +223,7 @@ def check(
 ) -> None:
     """Compare the catalog with the hub: repository, files, size, licence, architecture, context. Needs the network."""
     from specrun.catalog import entries
-    from specrun.catalog.hub import look_up
+    from specrun.catalog.hub import client
 
     catalog = entries.catalog()
     for name in names or []:
@@ -233,7 +233,7 @@ def check(
     with output.progress() as show:
         for i, alias in enumerate(aliases := list(names or catalog), start=1):
             show(f"{alias}, {i} of {len(aliases)}")
-            results.append(look_up.check(catalog[alias]))
+            results.append(client.check(catalog[alias]))
     if json:
         output.write_json([result.as_json() for result in results])
     else:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from specrun.catalog import download
 from specrun.catalog.download import Progress
-from specrun.catalog.hub.look_up import RemoteModel
+from specrun.catalog.hub.client import RemoteModel
 from specrun.catalog.names import HubName
 from specrun.catalog.resolve import Fetcher
 from specrun.display_text import one_line, size_text

@@ -219,12 +219,12 @@ def _keep_fastest(tuned: Sequence[TunedDraft], best: TunedDraft) -> None:
 
 def _show(profile: Profile, what: TuneOptions) -> None:
     from specrun.profiles.codec import profile_to_json
-    from specrun.views import tune_report
+    from specrun.views import measurements
 
     if what.json:
         output.write_json(profile_to_json(profile))
     else:
-        output.print_table(tune_report.render(profile))
+        output.print_table(measurements.render(profile))
 
 
 def _use_saved(pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileOptions, what: TuneOptions) -> None:
@@ -260,7 +260,7 @@ def _use_saved(pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileO
 def _list(json: bool) -> None:
     from specrun.profiles import profile_files
     from specrun.profiles.codec import profile_to_json
-    from specrun.views import tune_report
+    from specrun.views import measurements
 
     profiles = list(profile_files.saved(with_learned=True))
     if json:
@@ -270,7 +270,7 @@ def _list(json: bool) -> None:
     else:
         table = output.table("target", "draft", "measured", "weights", "plan", "profile", optional=("profile",))
         for p in profiles:
-            plan, when = tune_report.sentence(p, p.plans[0]), tune_report.when(p)
+            plan, when = measurements.sentence(p, p.plans[0]), measurements.when(p)
             made = when if p.origin == "tuned" else f"{when}, while writing"
             table.add_row(p.target, p.draft or "none", made, p.regime, plan, p.fingerprint)
         output.print_table(table)

@@ -21,7 +21,7 @@ from specrun.errors import SpecrunError, words_of
 from specrun.interrupts import InterruptFlag
 from specrun.locations import cache_dir
 from specrun.long_run import Run
-from specrun.making.widening.wider_model import WiderModel
+from specrun.making.widening import WiderModel
 
 MOST_RAM = 300_000_000  # bytes for both models with their caches: room for no layer beside the slots
 IN_RAM = 1_000_000_000  # bytes that are free where all weights stay in RAM, what is kept free for others included

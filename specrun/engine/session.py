@@ -15,7 +15,7 @@ from specrun.interrupts import never
 from specrun.llama import LlamaModel
 from specrun.llama.chat_template import Message
 from specrun.reading.deltas import Delta
-from specrun.sampling.parameters import MAX_SEED
+from specrun.sampling.adjustments import MAX_SEED
 from specrun.speculation.controllers.chooser import PlanChooser
 
 

@@ -1,7 +1,7 @@
 """llama.cpp's quantizer: copies a model with fewer bits per weight, or with fewer layers.
 
 It runs for minutes in C, where Ctrl-C does not reach it, and a failed assertion in it ends the process. So
-`specrun.making.candidates` runs `serve` in a process of its own.
+`specrun.making.make` runs `serve` in a process of its own.
 """
 
 from __future__ import annotations

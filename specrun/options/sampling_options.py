@@ -1,7 +1,7 @@
 """The options that say what to write: sampling, length, stop texts, grammar.
 
 A field that SamplingParameters has too decides how a token is taken. Everything that takes sampling options reads these
-fields, so a further one is declared here and in `sampling/parameters.py`, and acts somewhere in `sampling/`.
+fields, so a further one is declared here and in `sampling/adjustments.py`, and acts somewhere in `sampling/`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from specrun.locations import decode, typed
 from specrun.options.expand import option, spelled
 
 if TYPE_CHECKING:
-    from specrun.sampling.parameters import SamplingParameters
+    from specrun.sampling.adjustments import SamplingParameters
 
 # llama.cpp's special values.
 RANDOM_SEED = -1
@@ -129,7 +129,7 @@ class ChatSamplingOptions(SamplingOptions):
 
 def sampling_parameters(options: TokenOptions, temperature: float) -> SamplingParameters:
     """What the options say about taking a token. Raises UsageError for a value outside its range."""
-    from specrun.sampling.parameters import SamplingParameters  # it imports numpy, which `--help` does not need
+    from specrun.sampling.adjustments import SamplingParameters  # it imports numpy, which `--help` does not need
 
     names = [field.name for field in fields(SamplingParameters) if field.name != "temperature"]
     return SamplingParameters(temperature, **{name: settled(name, getattr(options, name)) for name in names})

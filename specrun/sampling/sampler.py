@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import filters
-from specrun.sampling.adjustments import NO_TOKEN, Biases, Constraint, masked, penalized
+from specrun.sampling.adjustments import NO_TOKEN, Biases, Constraint, SamplingParameters, masked, penalized
 from specrun.sampling.filters import Logits, TokenIds
 from specrun.sampling.noise import LARGE_NOISE, SharedNoise
-from specrun.sampling.parameters import SamplingParameters
 
 _DRAFT_MARGIN = 4.0  # nats; candidates whose score is this far below the best are not worth a node of a tree
 _FILTERED_PENALTY = 1.0  # nats; at T=0.8 trees of 64 nodes commit 3 % more tokens a pass than without such candidates

@@ -34,7 +34,7 @@ from specrun.errors import UsageError
 from specrun.locations import decode, encode, given_json
 from specrun.options.sampling_options import NO_LIMIT, RANDOM_SEED, settled_bias, settled_seed
 from specrun.sampling import SamplingParameters
-from specrun.sampling.parameters import MAX_SEED
+from specrun.sampling.adjustments import MAX_SEED
 from specrun.serving.api_error import TIMED_OUT, TOO_LARGE, ApiError, refused
 
 MOST_BYTES = 16 * 2**20  # conversations of a million tokens are a fraction of it

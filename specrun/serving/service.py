@@ -14,7 +14,7 @@ from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.engine.statistics import Statistics
 from specrun.llama.infill import infill_tokens
-from specrun.sampling.parameters import MAX_SEED
+from specrun.sampling.adjustments import MAX_SEED
 from specrun.serving.api_error import UNAVAILABLE, ApiError
 from specrun.serving.job import Asked, Job, JobQueue
 from specrun.serving.kept_responses import KeptResponses

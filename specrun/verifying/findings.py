@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specrun.sampling import filters
+from specrun.sampling.adjustments import SamplingParameters
 from specrun.sampling.filters import Logits
-from specrun.sampling.parameters import SamplingParameters
 from specrun.sampling.sampler import Sampler
 
 

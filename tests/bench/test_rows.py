@@ -8,7 +8,7 @@ from specrun.bench.rows import summarise
 from specrun.engine.statistics import Statistics
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
-from specrun.views.bench_table import as_text, compare
+from specrun.views.measurements import as_text, compare
 
 
 def sample(rate: float, passes: int = 10) -> list[Statistics]:

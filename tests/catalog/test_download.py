@@ -17,7 +17,7 @@ import pytest
 
 from specrun.catalog import cache, download
 from specrun.catalog.hub import cache_dir
-from specrun.catalog.hub.look_up import RemoteModel
+from specrun.catalog.hub.client import RemoteModel
 from specrun.catalog.names import HubName, parse
 from specrun.errors import HubError, NoHubError, UsageError
 from tests.hub import COMMIT, Fault, Hub, Repository
@@ -339,7 +339,7 @@ def test_nobody_listens(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
         download.look_up(name(), shown)
     assert not shown.notes, "it is not tried again"
     with monkeypatch.context() as patch:
-        patch.setattr("specrun.catalog.hub.look_up._look_up", lambda _: pytest.fail("nor for the next model"))
+        patch.setattr("specrun.catalog.hub.client._look_up", lambda _: pytest.fail("nor for the next model"))
         with pytest.raises(NoHubError, match="no connection"):
             download.look_up(name(), shown)
 
@@ -348,7 +348,7 @@ def test_a_hub_that_could_not_be_connected_to_is_tried_again_later(
     hub: Hub, repository: Repository, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del repository
-    monkeypatch.setattr("specrun.catalog.hub.look_up._unreachable", {hub.url: (time.monotonic() - 1, "no network")})
+    monkeypatch.setattr("specrun.catalog.hub.client._unreachable", {hub.url: (time.monotonic() - 1, "no network")})
     assert download.look_up(name(), shown).files
 
 

@@ -23,7 +23,7 @@ from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.planning.pass_sizes import ANY_SIZE
 from specrun.verifying.findings import Divergence
 from specrun.verifying.findings import Finding as Compared
-from specrun.views import bench_table, output, tune_report
+from specrun.views import measurements, output
 from specrun.views.output import LiteralConsole
 from tests.conftest import SpecrunHere
 from tests.profiles.test_profile import made
@@ -56,8 +56,8 @@ FINDINGS = [
     Finding("other load", "warn", "other programs hold 2.0 of 2 cores, so that threads wait", "end them"),
 ]
 VIEWS: dict[str, Callable[[], RenderableType]] = {
-    "tune --show": lambda: tune_report.render(profile()),
-    "bench": lambda: bench_table.as_table(bench_rows()),
+    "tune --show": lambda: measurements.render(profile()),
+    "bench": lambda: measurements.bench_table(bench_rows()),
     "verify": lambda: verify.report(compared()),
     "doctor": lambda: as_table(FINDINGS),
 }
@@ -91,7 +91,7 @@ def test_no_line_is_too_long_and_no_word_is_broken(
 def test_settings_are_said_in_words_and_times_in_local_time(here: SpecrunHere) -> None:
     profile_files.save(profile())
     assert f"{datetime(2026, 1, 1, tzinfo=timezone.utc).astimezone():%Y-%m-%d %H:%M}" in here("tune", "--list").stdout
-    words = tune_report.settings_words(profile().settings)
+    words = measurements.settings_words(profile().settings)
     assert words == [
         "16 threads",
         "32 threads for passes over several tokens",

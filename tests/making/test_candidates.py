@@ -11,7 +11,7 @@ import pytest
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import LlamaError, UsageError
 from specrun.llama import LlamaModel
-from specrun.making.candidates import FILE_TYPES, Candidate, candidates, kept_layers, parse_shares, parse_types
+from specrun.making.make import FILE_TYPES, Candidate, candidates, kept_layers, parse_shares, parse_types
 from tests.models import random_llama, random_qwen3_moe, split
 
 

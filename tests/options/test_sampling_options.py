@@ -25,7 +25,7 @@ from specrun.options.sampling_options import (
     sampling_parameters,
     settled_biases,
 )
-from specrun.sampling.parameters import SamplingParameters, option_name
+from specrun.sampling.adjustments import SamplingParameters, option_name
 from specrun.verifying import verifier
 from specrun.views import plain_answer
 from tests.conftest import SpecrunHere

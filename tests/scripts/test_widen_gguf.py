@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.making.candidates import Candidate
+from specrun.making.make import Candidate
 from tests.models import TOKENS, Reader, edited, metadata_of, random_bert, random_llama, truncated, write_tensors
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

@@ -13,7 +13,7 @@ import pytest
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import UsageError
-from specrun.making.widening.wider_model import WiderModel
+from specrun.making.widening import WiderModel
 from tests.eagle_heads import agreeing_pair, random_eagle3
 from tests.scripts.make_head.orders import random_head
 

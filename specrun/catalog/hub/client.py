@@ -1,15 +1,214 @@
-"""What the client does: ask the hub, send files, lock and delete what is in the cache."""
+"""What the hub's client does: look a model up, with its files, sizes and licence, and compare it with the catalog; send
+files; lock and delete what is in the cache."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from specrun.catalog.entries import Entry
+from specrun.catalog.file_names import (
+    ambiguous,
+    is_safe_name,
+    is_safe_path,
+    listed,
+    models_among,
+    shards,
+    targets_among,
+    with_quantization,
+)
 from specrun.catalog.hub import RefusedError, address, cache_dir, client_errors_as_hub_errors, endpoint, reason_of
-from specrun.catalog.hub.look_up import RemoteFile, RemoteModel
-from specrun.errors import HubError
+from specrun.catalog.names import HubName, of_entry
+from specrun.display_text import near, one_line, size_text
+from specrun.errors import HubError, NoHubError
+
+_CONNECTING_S = 4.0  # a network that is there connects in a tenth of this
+_UNREACHABLE_S = 60.0  # in which a hub that could not be connected to is not tried again
+_unreachable: dict[str, tuple[float, str]] = {}  # until when (`time.monotonic()`), and why, by the hub's address
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file on the hub."""
+
+    name: str
+    bytes: int
+    blob: str  # name of its blob in the cache
+    sha256: str | None  # of the content, in hex; None if the hub does not give it
+
+    def __post_init__(self) -> None:
+        if not is_safe_path(self.name) or not is_safe_name(self.blob) or self.bytes < 0:
+            raise HubError(f"{address()} lists a file that cannot be stored ({one_line(self.name)[:100]}); not fetched")
+
+
+@dataclass(frozen=True)
+class RemoteModel:
+    """A model on the hub. Its names cannot lead out of the cache's folder for its repository."""
+
+    name: str  # as the user named it
+    repo: str
+    revision: str  # branch, tag or commit that was looked up
+    commit: str  # that `revision` is now
+    files: tuple[RemoteFile, ...]  # all shards, in order
+    licence: str | None
+    architecture: str | None  # None if the hub has not read the GGUF file
+    context: int | None  # in tokens; None if the hub has not read the GGUF file
+
+    def __post_init__(self) -> None:
+        if not (is_safe_path(self.repo) and is_safe_path(self.revision) and is_safe_name(self.commit)):
+            commit = one_line(self.commit)[:100]
+            raise HubError(f"{address()} names a commit that cannot be one ({commit}); check HF_ENDPOINT")
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files together."""
+        return sum(file.bytes for file in self.files)
+
+
+def look_up(model: HubName) -> RemoteModel:
+    """Ask the hub for a model's files. Where the pinned revision is gone, the newest is taken. Raises HubError.
+
+    A hub that cannot be connected to is tried for some seconds, and not again for a minute.
+    """
+    until, why = _unreachable.get(endpoint(), (0.0, ""))
+    if time.monotonic() < until:
+        raise NoHubError(why)
+    try:
+        return _look_up(model)
+    except NoHubError as error:
+        if error.wait_s is None:  # by HF_HUB_OFFLINE, which is known at once
+            raise
+        _unreachable[endpoint()] = time.monotonic() + _UNREACHABLE_S, str(error)
+        raise NoHubError(str(error)) from error
+    except HubError as error:
+        if model.revision is None or error.wait_s is not None:
+            raise
+        return _look_up(replace(model, revision=None))
+
+
+def _look_up(model: HubName) -> RemoteModel:
+    import httpx2
+    from huggingface_hub import HfApi, constants
+
+    timeout: Any = httpx2.Timeout(constants.HF_HUB_ETAG_TIMEOUT, connect=_CONNECTING_S)
+    with client_errors_as_hub_errors(model.repo, model.name):
+        info = HfApi(endpoint=endpoint()).model_info(
+            model.repo, revision=model.revision, files_metadata=True, timeout=timeout
+        )
+        siblings = {str(sibling.rfilename): sibling for sibling in info.siblings or []}
+        gguf: dict[str, Any] = dict(info.gguf or {})
+        tags = [tag.removeprefix("license:") for tag in info.tags or [] if tag.startswith("license:")]
+        named = info.card_data.get("license_name") if info.card_data else None
+    file = model.file or _chosen(model, list(siblings))
+    if file not in siblings:
+        raise HubError(f"{model.repo} has no file {file}; {_listed(file, models_among(siblings))}")
+    names = shards(file)
+    if missing := [name for name in names if name not in siblings]:
+        raise HubError(f"{model.repo} lacks {missing[0]}, one of the {len(names)} files of this model; choose another")
+    return RemoteModel(
+        name=model.name,
+        repo=model.repo,
+        revision=model.revision or "main",
+        commit=str(info.sha),
+        files=tuple(_remote_file(model, str(info.sha), siblings[name]) for name in names),
+        licence=str(named) if named else next(iter(tags), None),
+        architecture=architecture if isinstance(architecture := gguf.get("architecture"), str) else None,
+        context=context if isinstance(context := gguf.get("context_length"), int) else None,
+    )
+
+
+def _chosen(model: HubName, files: list[str]) -> str:
+    """The only file with the wanted quantization. Raises HubError if there is no such file, or several."""
+    candidates = with_quantization(files, model.repo, model.quantization)
+    if not candidates:
+        what = f"no {model.quantization} model" if model.quantization else "no GGUF model"
+        targets, all_models = targets_among(files, model.repo), models_among(files)
+        if all_models and not targets:
+            advice = f"heads and adapters are named by their files, as {model.repo}/{all_models[0]}"
+        else:
+            advice = _listed(model.quantization or "", targets)
+        raise HubError(f"{model.repo} has {what}; {advice}")
+    if len(candidates) > 1:
+        raise HubError(ambiguous(model.name, model.repo, candidates))
+    return candidates[0]
+
+
+def _listed(name: str, files: list[str]) -> str:
+    """Advice for a name that is not among `files`."""
+    if not files:
+        return "look for a repository with GGUF in its name"
+    close = near(name, files)
+    return f"did you mean {' or '.join(close)}?" if close else f"it has {listed(files)}"
+
+
+def _remote_file(model: HubName, commit: str, sibling: Any) -> RemoteFile:
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    file = str(sibling.rfilename)
+    if sibling.size is not None:
+        with client_errors_as_hub_errors(model.repo, model.name):
+            sha256 = str(sibling.lfs.sha256) if sibling.lfs else None
+            return RemoteFile(file, int(sibling.size), sha256 or str(sibling.blob_id), sha256)
+    with client_errors_as_hub_errors(model.repo, model.name):  # some mirrors list only names
+        url = hf_hub_url(model.repo, file, revision=commit, endpoint=endpoint())
+        metadata = get_hf_file_metadata(url, token=None, endpoint=endpoint())
+    if metadata.size is None or metadata.etag is None:
+        raise HubError(f"{address()} does not say how large {file} is; check HF_ENDPOINT")
+    sha256 = metadata.etag if _SHA256.fullmatch(metadata.etag) else None
+    return RemoteFile(file, metadata.size, metadata.etag, sha256)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The result of comparing one entry with the hub."""
+
+    alias: str
+    differences: tuple[str, ...]  # one sentence each; empty if the entry agrees with the hub
+    commit: str | None = None  # of the entry's revision; None if the model was not found
+    bytes: int | None = None  # of all files of the model on the hub
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        if self.differences:
+            return "differs: " + "; ".join(self.differences)
+        return f"ok, {size_text(self.bytes or 0)} at revision {self.commit}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields and `ok`, as JSON values."""
+        return asdict(self) | {"ok": not self.differences}
+
+
+def check(entry: Entry) -> Checked:
+    """Look the entry up on the hub. Raises HubError only if the hub cannot be reached."""
+    try:
+        remote = look_up(of_entry(entry))
+    except NoHubError:
+        raise
+    except HubError as error:
+        if error.wait_s is not None:
+            raise
+        return Checked(entry.alias, (str(error),))
+    compared = [
+        ("revision", entry.revision, remote.revision),
+        ("size in bytes", entry.bytes, remote.bytes),
+        ("licence", entry.licence, remote.licence),
+        ("architecture", entry.architecture, remote.architecture),
+        ("context", entry.context, remote.context),
+    ]
+    differences = tuple(
+        f"{name} is {on_hub} on the hub, {in_catalog} in the catalog"
+        for name, in_catalog, on_hub in compared
+        if in_catalog is not None and on_hub is not None and in_catalog != on_hub
+    )
+    return Checked(entry.alias, differences, remote.commit, remote.bytes)
+
 
 _PIECE_BYTES = 1 << 18
 _PART = 206  # HTTP's status for a part of a file

@@ -1,4 +1,9 @@
-"""What every tensor and every metadata key of the wider model is, and writing it; docs/widening.md has the formulas."""
+"""Widening a GGUF model without changing what it computes: what every tensor and every metadata key of the wider model
+is, and writing it. docs/widening.md has the formulas.
+
+A matrix is uint8[rows, columns / 32, bytes of 32 weights], in the bytes that the file holds: placing encoded blocks
+needs no decoding, so weights keep their bits.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,67 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.making.widening import blocks
-from specrun.making.widening.blocks import UNIT, Blocks, Floats
+UNIT = 32  # weights of a quantized block; all sizes are multiples, so that blocks move as they are
+
+Blocks = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+Type: TypeAlias = gguf.GGMLQuantizationType
+
+_NOISE_UNITS = 1 << 15
+_NOISE_SCALE = 0.02
+
+
+def unit_bytes(kind: Type) -> int:
+    """Bytes of 32 weights."""
+    n_weights, n_bytes = gguf.GGML_QUANT_SIZES[kind]
+    return int(UNIT // n_weights * n_bytes)
+
+
+def encode_blocks(values: Floats, kind: Type) -> Blocks:
+    """float32[rows, columns] as blocks of `kind`."""
+    encoded = np.ascontiguousarray(gguf.quants.quantize(values, kind))
+    return encoded.view(np.uint8).reshape(len(values), -1, unit_bytes(kind))
+
+
+def read_blocks(tensor: gguf.ReaderTensor, kind: Type) -> Blocks:
+    """A file's matrix as blocks of `kind`; its own bytes if it already has that type."""
+    data = np.ascontiguousarray(tensor.data)
+    if tensor.tensor_type == kind:
+        return data.view(np.uint8).reshape(len(data), -1, unit_bytes(kind))
+    return encode_blocks(gguf.quants.dequantize(data, tensor.tensor_type), kind)
+
+
+def zero_blocks(rows: int, columns: int, kind: Type) -> Blocks:
+    """A matrix of zeros; every type that we write encodes them as zero bytes."""
+    return np.zeros((rows, columns // UNIT, unit_bytes(kind)), np.uint8)
+
+
+class Noise:
+    """Random weights by the gigabyte: pieces of one encoded pool, each from a random place."""
+
+    def __init__(self, kind: Type, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._kind = kind
+        values = self._rng.standard_normal((_NOISE_UNITS, UNIT), np.float32) * np.float32(_NOISE_SCALE)
+        self._pool = encode_blocks(values, kind).reshape(_NOISE_UNITS, -1)
+
+    def matrix(self, rows: int, columns: int) -> Blocks:
+        """A matrix of noise."""
+        flat = np.empty((rows * (columns // UNIT), unit_bytes(self._kind)), np.uint8)
+        done = 0
+        while done < len(flat):
+            start = int(self._rng.integers(_NOISE_UNITS))
+            piece = self._pool[start : start + len(flat) - done]
+            flat[done : done + len(piece)] = piece
+            done += len(piece)
+        return flat.reshape(rows, columns // UNIT, -1)
+
 
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 NORMS = ("attn_norm", "ffn_norm")
@@ -77,7 +135,7 @@ class Tensor:
 
     name: str
     shape: tuple[int, ...]
-    kind: blocks.Type
+    kind: Type
     make: Callable[[], NDArray[Any]]
 
     @property
@@ -96,15 +154,15 @@ class WiderModel:
     path: the source, a llama-architecture GGUF file.
     sizes: the sizes that change, by the names of the fields of `Shape`. `scripts/widen_gguf.py` checks whether they can
         be; nothing here does.
-    kind: the type of the matrices, a name of `blocks.Type` in small letters.
+    kind: the type of the matrices, a name of `Type` in small letters.
     seed: of the weights that have no effect.
     """
 
     def __init__(self, path: Path, sizes: Mapping[str, int], kind: str, seed: int = 0) -> None:
         self.source = source = read_source(path)
         self.target = target = replace(source.shape, **sizes)
-        self.kind = getattr(blocks.Type, kind.upper())
-        self._noise = blocks.Noise(self.kind, seed)
+        self.kind = getattr(Type, kind.upper())
+        self._noise = Noise(self.kind, seed)
         self._is_marked = target.vocab > source.shape.vocab
         share = self._residual_width() / target.embd
         self.scale = math.sqrt(share)  # of the norms' weights
@@ -147,8 +205,8 @@ class WiderModel:
                 yield self._layer_tensor(layer, name)
         if self._is_marked:
             name = f"blk.{target.layers - 1}.attn_output.bias"
-            yield Tensor(name, (target.embd,), blocks.Type.F32, lambda: self._at_marker(_MARKER))
-        yield Tensor("output_norm.weight", (target.embd,), blocks.Type.F32, self._output_norm)
+            yield Tensor(name, (target.embd,), Type.F32, lambda: self._at_marker(_MARKER))
+        yield Tensor("output_norm.weight", (target.embd,), Type.F32, self._output_norm)
         if "output.weight" in self.source.tensors or self._is_marked:
             yield Tensor("output.weight", (target.vocab, target.embd), self.kind, self._output)
 
@@ -159,13 +217,13 @@ class WiderModel:
         added = layer >= self.source.shape.layers
         if name in NORMS:
             source = None if added else full_name
-            return Tensor(full_name, (self.target.embd,), blocks.Type.F32, lambda: self._norm(source))
+            return Tensor(full_name, (self.target.embd,), Type.F32, lambda: self._norm(source))
         rows, columns = self._matrix_shape(name)
 
         def make() -> Blocks:
             matrix = self._unused(rows, columns, name)
             if not added:
-                self._put(matrix, name, blocks.read(self.source.tensors[full_name], self.kind))
+                self._put(matrix, name, read_blocks(self.source.tensors[full_name], self.kind))
             return matrix
 
         return Tensor(full_name, (rows, columns), self.kind, make)
@@ -180,7 +238,7 @@ class WiderModel:
     def _unused(self, rows: int, columns: int, name: str) -> Blocks:
         """A matrix whose weights have no effect: noise, but zeros where it writes into the residual stream."""
         writes = name in ("attn_output", "ffn_down")
-        return blocks.zeros(rows, columns, self.kind) if writes else self._noise.matrix(rows, columns)
+        return zero_blocks(rows, columns, self.kind) if writes else self._noise.matrix(rows, columns)
 
     def _put(self, matrix: Blocks, name: str, real: Blocks) -> None:  # noqa: ARG002 - for wider models of other kinds
         """Put the source's weights where the wider model uses them."""
@@ -197,14 +255,14 @@ class WiderModel:
     # --- both ends -------------------------------------------------------------------------------------------------
 
     def _embedding(self) -> Blocks:
-        real = blocks.read(self.source.tensors["token_embd.weight"], self.kind)
-        matrix = blocks.zeros(self.target.vocab, self.target.embd, self.kind)
+        real = read_blocks(self.source.tensors["token_embd.weight"], self.kind)
+        matrix = zero_blocks(self.target.vocab, self.target.embd, self.kind)
         matrix[: len(real), : real.shape[1]] = real
         return matrix
 
     def _output(self) -> Blocks:
         name = "output.weight" if "output.weight" in self.source.tensors else "token_embd.weight"
-        real = blocks.read(self.source.tensors[name], self.kind)
+        real = read_blocks(self.source.tensors[name], self.kind)
         matrix = self._noise.matrix(self.target.vocab, self.target.embd)
         matrix[: len(real), : real.shape[1]] = real
         if self._is_marked:
@@ -212,7 +270,7 @@ class WiderModel:
             matrix[: len(real), -1] = 0
             block = np.zeros((1, UNIT), np.float32)
             block[0, 0] = _MARKER_WEIGHT
-            matrix[len(real) :, -1] = blocks.encode(block, self.kind)[0, 0]
+            matrix[len(real) :, -1] = encode_blocks(block, self.kind)[0, 0]
         return matrix
 
     def _output_norm(self) -> Floats:
@@ -278,6 +336,6 @@ def set_key(writer: gguf.GGUFWriter, key: str, value: Any, kind: gguf.GGUFValueT
     writer.add_key_value(key, value, kind)
 
 
-def _file_type(kind: blocks.Type) -> int:
+def _file_type(kind: Type) -> int:
     name = {"F32": "ALL_F32", "MXFP4": "MOSTLY_MXFP4_MOE"}.get(kind.name, f"MOSTLY_{kind.name}")
     return int(gguf.LlamaFileType[name])
