@@ -15,13 +15,13 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from specrun import interrupts
-from specrun.cli import bench, methods, models
+from specrun.cli import models
 from specrun.cli.chat import chat
 from specrun.cli.command import CONTEXT_SETTINGS, Command, Group, told
-from specrun.cli.datastore import datastore
 from specrun.cli.demo import demo
 from specrun.cli.doctor import doctor
 from specrun.cli.generate import generate
+from specrun.cli.research import bench_app, datastore, methods_app
 from specrun.cli.serve import serve
 from specrun.cli.tune import tune
 from specrun.cli.verify import verify
@@ -43,7 +43,7 @@ app = typer.Typer(
 _PANELS: dict[str, tuple[Callable[..., Any] | typer.Typer, ...]] = {
     "Use": (chat, generate, serve, models.pull, models.app, demo),
     "Make faster": (tune, verify, doctor),
-    "Research": (bench.app, methods.app, datastore),
+    "Research": (bench_app, methods_app, datastore),
 }
 for panel, commands in _PANELS.items():
     for command in commands:

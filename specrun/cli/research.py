@@ -1,4 +1,5 @@
-"""`specrun bench`: measure plans against plain decoding, on the user's own pair."""
+"""Research: `specrun bench` measures plans against plain decoding on the user's own pair, `specrun methods` lists what
+`--method` can name and the tree shapes of Sequoia's, `specrun datastore` indexes text files for drafting from them."""
 
 from __future__ import annotations
 
@@ -19,8 +20,14 @@ from specrun.views import output
 
 if TYPE_CHECKING:
     from specrun.bench.rows import BenchSettings
+import json as jsonlib
+import time
 
-app = typer.Typer(name="bench", cls=Group, invoke_without_command=True)
+from specrun.display_text import size_text
+from specrun.long_run import left_text
+from specrun.options.speculation_options import Budget, Depth, Target
+
+bench_app = typer.Typer(name="bench", cls=Group, invoke_without_command=True)
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class BenchSampling(TokenOptions):
     max_tokens: int = option(64, "N", "Tokens of every answer.", "-n")
 
 
-@app.callback()
+@bench_app.callback()
 @expanded
 def bench(
     context: typer.Context,
@@ -104,7 +111,7 @@ def bench(
         output.write(measurements.bench_text(rows, what.form))
 
 
-@app.command(cls=Command)
+@bench_app.command(cls=Command)
 def compare(
     before: Annotated[Path, typer.Argument(metavar="A.json")], after: Annotated[Path, typer.Argument(metavar="B.json")]
 ) -> None:
@@ -154,3 +161,112 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
         return [row for row in rows if row["kind"] and row["method"] and row["tokens_per_second"] and row["ratio"]]
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{path} is not a result of `specrun bench -o json`") from error
+
+
+_KINDS = {
+    "plain": "without drafts",
+    "chain": "chains",
+    "tree": "trees",
+    "planner": "a size for every tree",
+    "draft source": "without a draft model",
+    "acceptance rule": "other rules of accepting",
+}
+
+methods_app = typer.Typer(name="methods", cls=Group, invoke_without_command=True)
+
+
+@methods_app.callback()
+def methods(
+    context: typer.Context, json: Annotated[bool, typer.Option("--json", help="A JSON list of objects.")] = False
+) -> None:
+    """List the methods of drafting and accepting. The table says what each needs, where it pays, and its paper."""
+    if context.invoked_subcommand:
+        return
+    from specrun.speculation.registry import METHODS
+
+    if json:
+        keys = ("name", "paper", "kind", "needs", "lossless", "pays")
+        objects = [{key: getattr(method, key) for key in keys} for method in METHODS.values()]
+        output.write(jsonlib.dumps(objects, indent=1) + "\n")
+        return
+    table = output.table("name", "pays", "needs", "paper", optional=("paper",))
+    for kind in dict.fromkeys(method.kind for method in METHODS.values()):
+        table.add_heading(_KINDS[kind])
+        for method in METHODS.values():
+            if method.kind == kind:
+                name = method.name if method.lossless else f"{method.name} (lossy)"
+                table.add_row(name, method.pays, ", ".join(method.needs), method.paper)
+    output.print_table(table)
+
+
+@methods_app.command("growth-map", cls=Command)
+@expanded
+def growth_map(
+    method: Annotated[str, typer.Option("--method", metavar="NAME", help="sequoia or sequoia-match.")] = "sequoia",
+    budget: Budget = None,
+    depth: Depth = None,
+    temp: Temperature = 0.8,
+    *,
+    models: ModelOptions,
+    machine: MachineOptions,
+) -> None:
+    """Measure how often each child of a node is accepted, and show the tree that is best for it.
+
+    Its size is chosen by the profile of `specrun tune`, if there is one, else --budget and --depth bound it.
+    """
+    from specrun.cli.opening import opened
+    from specrun.engine import growth_maps
+    from specrun.speculation.registry import find
+    from specrun.views import tree_view
+
+    if not find(method).wants_shape:
+        raise UsageError(f"--method is sequoia or sequoia-match here; got {method}")
+    speculation = SpeculationOptions(method=method, budget=budget, depth=depth)
+    with opened(models, speculation, machine, temp, is_measured=True) as model:
+        if model.engine.draft is None:
+            raise UsageError("a growth map depends on the draft; give a --draft")
+        plans = model.plans
+        with output.progress() as show:
+            show("measuring how often each child of a node is accepted")
+            acceptance = growth_maps.acceptance(model.engine, plans.profile, temp)
+            shape = plans.candidates[0].shape or growth_maps.best(plans.candidates[0], acceptance, model.engine)
+    output.print_table(tree_view.static_tree(shape, acceptance))
+
+
+def datastore(
+    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="UTF-8 text files.", show_default=False)],
+    save: Annotated[Path, typer.Option("--save", metavar="FILE", help="The datastore to write.", show_default=False)],
+    target: Target = None,
+) -> None:
+    """Index text files, to draft answers with similar passages from them.
+
+    --datastore drafts from it beside the draft model, and --method rest from it alone.
+
+    A datastore works with the tokenizer of one target only. It takes 8 bytes per token on disk, and is mapped into
+    memory, not loaded.
+    """
+    from specrun.catalog.gguf_file import GgufFile
+    from specrun.catalog.pairs import check_tokenizer
+    from specrun.catalog.resolve import local_pair
+    from specrun.cli.pulling import AskingFetcher
+    from specrun.engine import run_sources as sources
+    from specrun.engine.source_files import datastore_file as store
+    from specrun.llama import LlamaModel
+    from specrun.llama_settings import UNDECIDED
+
+    path, _ = local_pair(target, "none", drafting=False, fetcher=AskingFetcher(pull=False), note=output.note)
+    check_tokenizer(GgufFile.read(path))
+    with LlamaModel(path, UNDECIDED) as model, output.progress() as show:
+
+        def tokenize(text: str) -> list[int]:
+            return model.tokenize(text, add_special=False, parse_special=False)
+
+        started = time.perf_counter()
+
+        def progress(n_read: int, n_bytes: int) -> None:
+            left = (time.perf_counter() - started) * (n_bytes - n_read) / max(n_read, 1)
+            text = f"reading, {size_text(n_read)} of {size_text(n_bytes)}{left_text(left)}"
+            show(text if n_read < n_bytes else "sorting; a million tokens take about half a second")
+
+        n_tokens = store.build(save, files, tokenize, sources.fingerprint(model), progress)
+    output.note(f"wrote {save}: {n_tokens} tokens of {len(files)} file{'s' if len(files) > 1 else ''}")
