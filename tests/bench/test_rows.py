@@ -8,7 +8,7 @@ from specrun.bench.rows import summarise
 from specrun.engine.statistics import Statistics
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
-from specrun.views.measurements import as_text, compare
+from specrun.views.measurements import bench_text, compared
 
 
 def sample(rate: float, passes: int = 10) -> list[Statistics]:
@@ -30,14 +30,14 @@ def test_comparing_sets_matching_rows_side_by_side() -> None:
     slow = summarise("off", "off", "code", [sample(10)], [sample(10)], None, 0, OFF.plan()).as_json()
     fast = summarise("off", "off", "code", [sample(15)], [sample(15)], None, 0, OFF.plan()).as_json()
     other = summarise("tree", "tree of 4", "code", [sample(15)], [sample(15)], None, 0, OFF.plan()).as_json()
-    assert compare([slow], [fast, other]) == [["code", "off", "10.00", "15.00", "1.500", "1.00", "1.00"]]
+    assert compared([slow], [fast, other]) == [["code", "off", "10.00", "15.00", "1.500", "1.00", "1.00"]]
 
 
 def test_every_format_has_every_row() -> None:
     rows = [summarise(m, m, "code", [sample(10)], [sample(10)], None, 0, OFF.plan()) for m in ("off", "tree")]
-    assert as_text(rows, "jsonl").count("\n") == 2
-    assert as_text(rows, "csv").count("\n") == 3
-    assert as_text(rows, "md").count("\n") == 4
+    assert bench_text(rows, "jsonl").count("\n") == 2
+    assert bench_text(rows, "csv").count("\n") == 3
+    assert bench_text(rows, "md").count("\n") == 4
 
 
 def test_accepted_lengths_are_added_up_over_repetitions() -> None:
