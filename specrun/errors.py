@@ -6,6 +6,10 @@ then what to do about it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 INTERRUPTED_EXIT_CODE = 130
 
 
@@ -18,6 +22,20 @@ class SpecrunError(Exception):
     """Base of all errors that the user can correct; `str(error)` is the complete message (exit code 1)."""
 
     exit_code = 1
+
+
+@contextmanager
+def disk_errors(what: str, path: Path | None = None, kind: type[SpecrunError] = SpecrunError) -> Iterator[None]:
+    """An OSError inside the block becomes an error of this kind: that `path`, or the error's own, cannot be `what`.
+
+    what: as "deleted"; what comes after a semicolon follows the system's words.
+    """
+    try:
+        yield
+    except OSError as error:
+        done, _, advice = what.partition(";")
+        why = f"{path or error.filename} cannot be {done}: {words_of(error)}"
+        raise kind(f"{why};{advice}" if advice else why) from error
 
 
 class UsageError(SpecrunError):

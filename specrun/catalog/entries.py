@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specrun.catalog.file_names import is_safe_path, is_safe_repo, quantization
-from specrun.errors import UsageError
+from specrun.errors import UsageError, disk_errors
 from specrun.locations import config_dir
 
 if sys.version_info >= (3, 11):
@@ -174,9 +174,8 @@ def recommended(entries: Mapping[str, Entry]) -> Entry | None:
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        with disk_errors("read", path, UsageError):
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML: {error}; correct it or move it away") from error
     except RecursionError as error:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specrun.errors import SpecrunError, UsageError
+from specrun.errors import SpecrunError, UsageError, disk_errors
 from specrun.llama.chat_template import Message
 from specrun.locations import data_dir, json_text, parse_json, private_folder, read_bytes, set_aside, whole_file
 
@@ -47,12 +47,10 @@ class LastConversation:
 def save_messages(path: Path, messages: list[Message], target: str | None) -> None:
     """Write the conversation to `path` atomically. Raises SpecrunError if it cannot be written."""
     text = json_text({"target": target, "messages": messages}, indent=1) + "\n"
-    try:
+    with disk_errors("written", path):
         path.parent.stat()  # fails if the folder is missing: `/save` creates no folders
         with whole_file(path, private=True) as file:
             file.write(text.encode())
-    except OSError as error:
-        raise SpecrunError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def read(path: Path) -> LastConversation:
@@ -115,10 +113,8 @@ class Keeper:
 
     def keep(self, conversation: LastConversation) -> None:
         """Keep the conversation as it is now. Only the owner may read it. Raises SpecrunError."""
-        try:
+        with disk_errors("written", folder()):
             private_folder(folder())
-        except OSError as error:
-            raise SpecrunError(f"{folder()} cannot be written: {error.strerror}") from error
         path = self._path or folder() / f"{_PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}{_SUFFIX}"
         is_first, self._path = self._path is None, path
         save_messages(path, conversation.messages, conversation.target)

@@ -23,7 +23,7 @@ from specrun import interrupts
 from specrun.catalog.here import local_models
 from specrun.chat import commands
 from specrun.display_text import one_line
-from specrun.errors import PromptError, SpecrunError
+from specrun.errors import PromptError, disk_errors
 from specrun.interrupts import Ending
 from specrun.locations import locked, owner_only, private_folder, typed, whole_file
 
@@ -45,11 +45,8 @@ class TerminalReader:
 
     def __init__(self, history: Path, note: Callable[[str], None]) -> None:
         self._note = note
-        try:
+        with disk_errors("written; set SPECRUN_DATA_DIR to a folder that can", history):
             self._history = TypedHistory(history)
-        except OSError as error:
-            why = f"{history} cannot be written: {error.strerror}"
-            raise SpecrunError(f"{why}; set SPECRUN_DATA_DIR to a folder that can") from error
         self._session: PromptSession[str] = PromptSession(
             history=self._history,
             completer=_CommandCompleter(),

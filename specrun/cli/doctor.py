@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specrun.display_text import size_text
-from specrun.errors import SpecrunError
+from specrun.errors import disk_errors
 from specrun.views import output
 
 if TYPE_CHECKING:
@@ -37,10 +37,8 @@ def doctor(
     from specrun.engine import prompt_folder
 
     if forget_prompts:
-        try:
+        with disk_errors("deleted"):
             n_bytes = prompt_folder.forget()
-        except OSError as error:
-            raise SpecrunError(f"{error.filename} cannot be deleted: {error.strerror}") from error
         output.note(f"prompts deleted: {size_text(n_bytes)} free again")
         return 0
     with output.progress() as show:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specrun.display_text import size_text
-from specrun.errors import INTERRUPTED_EXIT_CODE, ModelFileError, SpecrunError, UsageError
+from specrun.errors import INTERRUPTED_EXIT_CODE, ModelFileError, UsageError, disk_errors
 from specrun.interrupts import InterruptFlag
 from specrun.options import completion
 from specrun.options.expand import expanded, flag, option
@@ -85,13 +85,11 @@ def forget_draft(target: Path, kind: Kind = "draft") -> bool:
     """Delete the draft, or the head, that was made of `target` and print a note. Returns False if there is none."""
     from specrun.catalog import made
 
-    try:
+    with disk_errors("deleted"):
         forgotten = made.forget(target, kind)
         compared = made.find_fastest(target)
         if forgotten and compared and compared.path == forgotten[0].path:
             made.forget_fastest(target)
-    except OSError as error:
-        raise SpecrunError(f"{error.filename} cannot be deleted: {error.strerror}") from error
     if forgotten:
         draft, freed = forgotten
         output.note(f"{draft.path} " + (f"deleted: {size_text(freed)} free again" if freed else "is no longer used"))
@@ -102,10 +100,8 @@ def forget_head(target: Path) -> bool:
     """Delete the head that was made for `target`, and an unfinished one. Returns False if there is none."""
     from specrun.catalog import made
 
-    try:
+    with disk_errors("deleted"):
         was_unfinished = made.forget_unfinished_head(target)
-    except OSError as error:
-        raise SpecrunError(f"{error.filename} cannot be deleted: {error.strerror}") from error
     if was_unfinished:
         output.note("the texts and states of an unfinished head were deleted")
     return forget_draft(target, "head") or was_unfinished

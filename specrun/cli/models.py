@@ -12,7 +12,7 @@ import typer
 from specrun.cli.command import Command, Group
 from specrun.cli.make_draft import forget_draft, forget_head, make_draft, trim
 from specrun.display_text import one_line, size_text
-from specrun.errors import MissingModelError, SpecrunError, UsageError
+from specrun.errors import MissingModelError, SpecrunError, UsageError, disk_errors
 from specrun.options import completion
 from specrun.views import output
 
@@ -145,10 +145,8 @@ def remove(names: LocalNames, yes: Yes = False) -> None:
     for name, repo, path in cached:
         forget_draft(path)
         forget_head(path)
-        try:
+        with disk_errors("deleted"):
             made.forget_trimmed(path)
-        except OSError as error:
-            raise SpecrunError(f"{error.filename} cannot be deleted: {error.strerror}") from error
         freed = cache.remove(repo, cache.file_in_repository(repo, path))
         output.note(f"{name} deleted: {size_text(freed)} free again")
 

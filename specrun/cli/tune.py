@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specrun.display_text import duration_text
-from specrun.errors import INTERRUPTED_EXIT_CODE, ProfileError, SpecrunError, UsageError
+from specrun.errors import INTERRUPTED_EXIT_CODE, ProfileError, SpecrunError, UsageError, disk_errors
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
@@ -209,11 +209,9 @@ def _keep_fastest(tuned: Sequence[TunedDraft], best: TunedDraft) -> None:
     from specrun.catalog import made
 
     rates = ", ".join(f"{one.rate:.2f} with {one.name}" for one in tuned)
-    try:
+    with disk_errors("written", kind=ProfileError):
         made.keep_fastest(best.options.target, made.FastestDraft(best.name, best.options.draft))
         made.forget_trimmed(best.options.target, best.options.draft)
-    except OSError as error:
-        raise ProfileError(f"{error.filename} cannot be written: {error.strerror}") from error
     output.note(f"tokens/s that can be expected: {rates}; from now on {best.name} drafts unless --draft names another")
 
 

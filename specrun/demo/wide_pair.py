@@ -17,7 +17,7 @@ from pathlib import Path
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import file_identity
 from specrun.display_text import size_text
-from specrun.errors import SpecrunError, words_of
+from specrun.errors import SpecrunError, disk_errors
 from specrun.interrupts import InterruptFlag
 from specrun.locations import cache_dir
 from specrun.long_run import Run
@@ -65,16 +65,12 @@ def wide_pair(run: Run) -> tuple[Path, Path]:
     target, draft = paths = [widening.path for widening in WIDENINGS]
     missing = [widening for widening in WIDENINGS if not widening.path.exists()]
     if missing:
-        try:
+        with disk_errors("written; set SPECRUN_CACHE_DIR to a folder that can", folder()):
             with InterruptFlag() as interrupted:
                 _make(missing, Run(run.display, run.note, interrupted))
             for old in folder().glob("*.gguf"):
                 if old not in paths:
                     old.unlink()
-        except OSError as error:
-            raise SpecrunError(
-                f"{folder()} cannot be written: {words_of(error)}; set SPECRUN_CACHE_DIR to a folder that can"
-            ) from error
     return target, draft
 
 
@@ -82,11 +78,9 @@ def remove() -> int:
     """Delete the pair. Returns the number of bytes that are free again. Raises SpecrunError if that is refused."""
     if not folder().exists():
         return 0
-    try:
+    with disk_errors("deleted; delete it by hand", folder()):
         freed = sum(path.stat().st_size for path in folder().iterdir())
         shutil.rmtree(folder())
-    except OSError as error:
-        raise SpecrunError(f"{folder()} cannot be deleted: {error.strerror}; delete it by hand") from error
     return freed
 
 

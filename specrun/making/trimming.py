@@ -16,7 +16,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import EMBEDDING, OUTPUT, TensorInfo, broken
 from specrun.catalog.heads import check_no_head, head_in
 from specrun.catalog.pairs import ALIGNMENT, TOKENIZER, TOKENS, check_not_trimmed, check_tokenizer, is_trimmed
-from specrun.errors import ModelFileError, SpecrunError, UsageError
+from specrun.errors import ModelFileError, UsageError, disk_errors
 from specrun.locations import whole_file
 
 _CUT = (EMBEDDING, OUTPUT, "output.bias")  # tensors with a row for each token
@@ -42,12 +42,11 @@ def trim(draft: Path, n: int, output: Path, written: Sequence[int] = ()) -> Toke
     file = GgufFile.read(draft)
     _check(file)
     tokens = kept_tokens(file, n, written)
-    try:
-        with whole_file(output) as out:
-            _write(out, file, tokens)
-    except OSError as error:
-        what = f"{output} cannot be written: {error.strerror}"
-        raise SpecrunError(f"{what}; free some room or choose another folder with --output") from error
+    with (
+        disk_errors("written; free some room or choose another folder with --output", output),
+        whole_file(output) as out,
+    ):
+        _write(out, file, tokens)
     return tokens
 
 

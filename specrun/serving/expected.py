@@ -137,19 +137,14 @@ def read_expected(body: Mapping[str, Any], form: AnswerForm) -> Expected:
     if tools and form.calls is None:
         why = "cannot be used: the model's chat template has no calls of a known form"
         raise refused("tools", f"{why}; switch tools off in the program that asks")
-    if tools and form.calls == "coder":
-        _check_held(tools)
+    for i, tool in enumerate(tools.declared if tools and form.calls == "coder" else ()):
+        name = tool["function"]["name"]
+        if tools and name in tools.strict and (what := not_held(tools.schemas[name])):
+            why = f"cannot be enforced, as strict asks: this model's calls cannot be held to {what}"
+            raise refused(f"tools[{i}].function.parameters", f"{why}; leave it or strict out")
     if tools and form.calls == "harmony" and len(tools.forced) > 1:
         raise refused("tool_choice", "cannot be required with several tools for this model; name the function")
     return Expected(form, tools, schema, given.reasoning_format != "none")
-
-
-def _check_held(tools: Tools) -> None:
-    for i, tool in enumerate(tools.declared):
-        name = tool["function"]["name"]
-        if name in tools.strict and (what := not_held(tools.schemas[name])):
-            why = f"cannot be enforced, as strict asks: this model's calls cannot be held to {what}"
-            raise refused(f"tools[{i}].function.parameters", f"{why}; leave it or strict out")
 
 
 def _schema(given: _ExpectedFields) -> Converted | None:
