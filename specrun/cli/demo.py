@@ -28,31 +28,31 @@ def demo(
     says what the same drafts bring in RAM, and what models of 14 to 70 billion parameters would do on this machine.
     The text stays as poor as that of the tiny model.
     """
-    from specrun.demo import wide_pair
+    from specrun import demo as shown
 
     if remove:
-        output.note(f"{size_text(wide_pair.remove())} are free again")
+        output.note(f"{size_text(shown.remove())} are free again")
         return
     from specrun.catalog.entries import catalog
     from specrun.cli.opening import opened
-    from specrun.demo.comparison import N_DRAFTED, Comparison, Outlook
+    from specrun.demo import N_DRAFTED, Comparison, Outlook
     from specrun.hardware.memory import Memory
     from specrun.long_run import Run
     from specrun.views import demo_view
 
     watch = LoadWatch()
     with output.progress() as display:
-        target, draft = wide_pair.wide_pair(Run(display, output.note))
+        target, draft = shown.wide_pair(Run(display, output.note))
     models = ModelOptions(str(target), str(draft))
     speculation = SpeculationOptions(speculate="chain", depth=N_DRAFTED, learn=False)
     machine = MachineOptions(gpu_layers="0", gpu_layers_draft="0", threads=_free_threads(watch))
-    with opened(models, speculation, machine, temperature=0.0, most_ram=wide_pair.MOST_RAM, is_measured=True) as model:
+    with opened(models, speculation, machine, temperature=0.0, most_ram=shown.MOST_RAM, is_measured=True) as model:
         first = Comparison(model)
         output.note(demo_view.before(first))
         with InterruptFlag() as interrupted:
             demo_view.show(first, first.write(interrupted))
     texts = [first]
-    if first.is_streamed and Memory.read().available_bytes < wide_pair.IN_RAM:
+    if first.is_streamed and Memory.read().available_bytes < shown.IN_RAM:
         demo_view.say("There is no figure with all weights in RAM, because so much is not free")
     elif first.is_streamed:
         with opened(models, speculation, machine, temperature=0.0, is_measured=True) as model:

@@ -10,7 +10,7 @@ from specrun.engine.prompt_tokens import chat_template
 from specrun.llama import LlamaModel, named_template
 from specrun.llama.chat_template import Message
 from specrun.llama.named_template import NamedTemplate
-from specrun.reading import harmony
+from specrun.reading.calls import CHANNEL, MESSAGE, MESSAGE_END, START
 from specrun.reading.deltas import THINKING, THINKING_END
 from specrun.reading.form import answer_form
 
@@ -60,10 +60,8 @@ class ChatFormat:
     def _begun(self, prompt: str, thoughts: str, answer: str) -> str:
         """What the model would have written behind `prompt` for the beginning of an answer."""
         if self.form.calls == "harmony":
-            analysis = f"{harmony.CHANNEL}analysis{harmony.MESSAGE}{thoughts}{harmony.END}{harmony.START}assistant"
-            return (analysis if thoughts else "") + (
-                f"{harmony.CHANNEL}final{harmony.MESSAGE}{answer}" if answer else ""
-            )
+            analysis = f"{CHANNEL}analysis{MESSAGE}{thoughts}{MESSAGE_END}{START}assistant"
+            return (analysis if thoughts else "") + (f"{CHANNEL}final{MESSAGE}{answer}" if answer else "")
         if thoughts and self.form.thinks:
             begin = "" if self.form.is_thinking(prompt) else f"{THINKING}\n"
             return f"{begin}{thoughts}\n{THINKING_END}\n\n{answer}"

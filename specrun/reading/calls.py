@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Collection, Container, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from specrun.locations import given_json
-from specrun.reading.deltas import CallDelta, Delta, Reader, content
+from specrun.reading.deltas import CallDelta, Delta, Reader, content, reasoning
 
 _NAMES = ("name", "function")
 _ARGUMENTS = ("arguments", "parameters")
@@ -272,3 +272,41 @@ class HermesReader(CallReader):
 def _refuse(constant: str) -> NoReturn:
     """NaN and infinities are Python's, not JSON's."""
     raise ValueError(constant)
+
+
+CHANNEL, MESSAGE, START, MESSAGE_END, CONSTRAIN = "<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>"
+# How the answer's own channel begins, with and without the format of its text.
+FINAL_HEADERS = tuple(
+    f"{CHANNEL}final{form}{MESSAGE}" for form in ("", " json", f" {CONSTRAIN}json", f"{CONSTRAIN}json")
+)
+_CHANNEL_MARKERS = (CHANNEL, START, MESSAGE_END, "<|call|>", "<|return|>")
+_CHANNEL_HEADERS = (*_CHANNEL_MARKERS, MESSAGE, "to=")  # what a header begins with
+_CALLED = re.compile(r"to=functions\.([^\s<]+)")
+
+
+class HarmonyReader(CallReader):
+    """Reads an answer in channels. A text without channels is the answer itself.
+
+    header: the beginning of the first message's header, where the prompt ends with it.
+    """
+
+    def __init__(self, header: str = "") -> None:
+        super().__init__()
+        self._held = header
+
+    def _read(self) -> Iterator[Delta | None]:
+        is_going_on = True
+        while is_going_on:
+            tell: Callable[[str], list[Delta]] = content
+            if (yield from self._follows(*_CHANNEL_HEADERS)):
+                while MESSAGE not in self._held:
+                    yield None  # a header that is not complete adds nothing
+                header, _, self._held = self._held.partition(MESSAGE)
+                if header.partition(CHANNEL)[2].lstrip().startswith("analysis"):
+                    tell = reasoning
+                if called := _CALLED.search(header):
+                    yield self._begin(called[1])
+                    tell = self._more
+            is_going_on = yield from self._tell_until(tell, *_CHANNEL_MARKERS)
+            n_blanks = len(self._held) - len(self._held.lstrip())
+            yield from tell(self._take(n_blanks))

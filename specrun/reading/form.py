@@ -6,8 +6,17 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from specrun.reading import harmony
-from specrun.reading.calls import PYTHON_TAG, TOOL_CALL, TOOL_CALL_END
+from specrun.reading.calls import (
+    CHANNEL,
+    CONSTRAIN,
+    MESSAGE,
+    MESSAGE_END,
+    PYTHON_TAG,
+    START,
+    TOOL_CALL,
+    TOOL_CALL_END,
+    HarmonyReader,
+)
 from specrun.reading.deltas import THINKING, THINKING_END, Reader, ThinkingReader
 
 # How calls of tools are written: as the files of these names say, and "coder" as XML in Hermes' markers.
@@ -34,7 +43,7 @@ class AnswerForm:
     def reader(self, prompt: str, answer: Reader | None = None) -> Reader:
         """What reads an answer to `prompt`. answer: reads what is not reasoning, where it may be more than a text."""
         if self.calls == "harmony":
-            return harmony.HarmonyReader()
+            return HarmonyReader()
         answer = answer or Reader()
         return ThinkingReader(answer, self.is_thinking(prompt)) if self.thinks else answer
 
@@ -63,7 +72,7 @@ class AnswerForm:
     def markers(self, has_tools: bool) -> tuple[str, ...]:
         """What answers are read by; models have control tokens for some of them. has_tools: whether calls are read."""
         if self.calls == "harmony":
-            return (harmony.CHANNEL, harmony.MESSAGE, harmony.START, harmony.END, harmony.CONSTRAIN)
+            return (CHANNEL, MESSAGE, START, MESSAGE_END, CONSTRAIN)
         think = (THINKING, THINKING_END) if self.thinks else ()
         if not has_tools:
             return think
@@ -76,7 +85,7 @@ def answer_form(template: str) -> AnswerForm:
 
 
 def _call_style(template: str) -> CallStyle | None:
-    if harmony.CHANNEL in template:
+    if CHANNEL in template:
         return "harmony"
     if "tools" not in template:
         return None

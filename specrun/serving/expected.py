@@ -12,11 +12,18 @@ from specrun.constraints import check_readings, grammar_text, schema_rules
 from specrun.constraints.rules import Trigger
 from specrun.engine.request import Request
 from specrun.errors import UsageError
-from specrun.reading import harmony
-from specrun.reading.calls import TOOL_CALL, HermesReader, Llama3Reader
+from specrun.reading.calls import (
+    CHANNEL,
+    FINAL_HEADERS,
+    MESSAGE,
+    MESSAGE_END,
+    TOOL_CALL,
+    HarmonyReader,
+    HermesReader,
+    Llama3Reader,
+)
 from specrun.reading.deltas import THINKING, THINKING_END, Reader
 from specrun.reading.form import AnswerForm
-from specrun.reading.harmony import HarmonyReader
 from specrun.serving.answers import NewReader
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.request_fields import Fields, must, parsed
@@ -44,7 +51,7 @@ class Expected:
     def prompt_end(self) -> str:
         """What follows the template's text: harmony's header of the call that must follow."""
         if self.form.calls == "harmony" and self.tools and self.tools.forced:
-            return f" to=functions.{self.tools.forced[0]}{harmony.CHANNEL}commentary json{harmony.MESSAGE}"
+            return f" to=functions.{self.tools.forced[0]}{CHANNEL}commentary json{MESSAGE}"
         return ""
 
     def constrained(self, request: Request, prompt: str) -> Request:
@@ -71,9 +78,9 @@ class Expected:
                 return grammar_text(*self.tools.rules[self.tools.forced[0]]), None
             if self.schema is None:
                 return None, None
-            analysis = (f"{harmony.CHANNEL}analysis", harmony.END)
+            analysis = (f"{CHANNEL}analysis", MESSAGE_END)
             # The final channel's header may have more than its name, so its end is waited for. Calls are elsewhere.
-            headers = harmony.FINAL_HEADERS if self.tools else (harmony.MESSAGE,)
+            headers = FINAL_HEADERS if self.tools else (MESSAGE,)
             return grammar_text(*self.schema), Trigger(headers[0], analysis, others=headers[1:])
         reasoning = (THINKING, THINKING_END) if self.form.thinks else None
         tools, roots, rules = self.tools, list[str](), dict[str, str]()

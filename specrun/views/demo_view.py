@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from specrun.demo.comparison import N_DRAFTED, PROMPT, Comparison, Outlook
+from specrun.demo import N_DRAFTED, PROMPT, Comparison, Outlook
 from specrun.display_text import rate_text, size_text
 from specrun.views import output
 from specrun.views.models_table import PLACES

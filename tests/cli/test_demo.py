@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from specrun.demo import wide_pair
-from specrun.demo.comparison import ASKED
+from specrun import demo as wide_pair
+from specrun.demo import ASKED
 from tests.conftest import SpecrunHere
 from tests.demo.conftest import small
 

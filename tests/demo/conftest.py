@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from specrun import demo as wide_pair
 from specrun.catalog import embedded
 from specrun.catalog.resolve import Fetcher
-from specrun.demo import wide_pair
-from specrun.demo.comparison import N_DRAFTED
-from specrun.demo.wide_pair import Widening
+from specrun.demo import N_DRAFTED, Widening
 from specrun.engine.model import Model
 from specrun.engine.opening import open_model
 from specrun.long_run import Run

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import specrun
+from specrun import demo as wide_pair
 from specrun.catalog.entries import catalog
-from specrun.demo import wide_pair
-from specrun.demo.comparison import ASKED, N_DRAFTED, Comparison, Outlook
+from specrun.demo import ASKED, N_DRAFTED, Comparison, Outlook
 from specrun.engine.model import Model
 from specrun.views import demo_view
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from specrun import demo as wide_pair
 from specrun.catalog.gguf_file import GgufFile
-from specrun.demo import wide_pair
 from specrun.errors import SpecrunError
 from specrun.long_run import Run
 

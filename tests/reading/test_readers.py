@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from specrun.reading.calls import HermesReader, Llama3Reader
+from specrun.reading.calls import HarmonyReader, HermesReader, Llama3Reader
 from specrun.reading.deltas import Reader, ThinkingReader
-from specrun.reading.harmony import HarmonyReader
 from tests.reading.told import Told, told, told_however_cut
 
 TOOLS: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 import specrun
-from specrun.demo.comparison import MOST_TOKENS, N_DRAFTED, Comparison
+from specrun.demo import MOST_TOKENS, N_DRAFTED, Comparison
 from specrun.views import demo_view
 
 
