@@ -151,7 +151,6 @@ def _fetch(model: RemoteModel, file: RemoteFile, partial: Path, progress: Progre
 
 
 def _with_kept(error: HubError, partial: Path) -> HubError:
-    """The error, with what became of the part that is on disk."""
     if not (kept := file_bytes(partial)):
         return error
     return HubError(f"{error} (the next pull continues at {size_text(kept)}, which are in {partial})")

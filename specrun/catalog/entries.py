@@ -207,16 +207,16 @@ def _check_keys(path: Path, table: str, keys: dict[str, Any], allowed: dict[str,
         raise UsageError(f"{path}: {min(unknown)} in {table} is no companion; those are {', '.join(COMPANIONS)}")
     if wrong := [name for name, n in keys.get("other_drafts", {}).items() if type(n) is not int or not 0 <= n <= 100]:
         raise UsageError(f"{path}: {wrong[0]} in other_drafts of {table} must be a number of percent")
-    if "shape" in keys:
-        _check_shape(path, table, keys["shape"])
-
-
-def _check_shape(path: Path, table: str, shape: dict[str, Any]) -> None:
+    if "shape" not in keys:
+        return
+    shape: dict[str, Any] = keys["shape"]
     are_numbers = all(key in _SHAPE_KEYS and type(n) in (int, float) and n > 0 for key, n in shape.items())
     mixture = {"active", "experts", "experts_used"} & shape.keys()
     if not are_numbers or not {"parameters", "layers", "width", "kv"} <= shape.keys() or len(mixture) in (1, 2):
-        keys = ", ".join(_SHAPE_KEYS)
-        raise UsageError(f"{path}: shape in {table} must have numbers above 0, of a mixture all of {keys}; got {shape}")
+        names = ", ".join(_SHAPE_KEYS)
+        raise UsageError(
+            f"{path}: shape in {table} must have numbers above 0, of a mixture all of {names}; got {shape}"
+        )
     if mixture and not (shape["active"] < shape["parameters"] and shape["experts_used"] < shape["experts"]):
         raise UsageError(f"{path}: shape in {table} says that a token uses all experts; got {shape}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -262,29 +262,27 @@ def _path(argument: str) -> Path:
 
 def _models(found: Sequence[LocalModel], current: str | None = "") -> Table:
     """A table of the models and, last, the embedded pair. The model with the name `current` is marked as in use."""
-    table = _numbered()
-    rows = [(model.name, size_text(model.n_bytes), model.program or "") for model in found]
-    for number, (name, size, program) in enumerate([*rows, (_EMBEDDED, "", "")], start=1):
-        mark = "in use" if name == (_EMBEDDED if current is None else current) else program
-        table.add_row(str(number), one_line(name), size, mark)
-    return table
+    rows = [(model.name, size_text(model.n_bytes), model.program or "") for model in found] + [(_EMBEDDED, "", "")]
+    in_use = _EMBEDDED if current is None else current
+    return _numbered((one_line(name), size, "in use" if name == in_use else program) for name, size, program in rows)
 
 
 def _conversations(paths: Sequence[Path]) -> Table:
     """A table: when each was written, with which model, how many messages it has, and the last question."""
-    table = _numbered()
-    for number, path in enumerate(paths, start=1):
+    rows: list[Sequence[str]] = []
+    for path in paths:
         try:
             when = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
             one = conversation_file.read(path)
+            rows.append((when, one.target or _EMBEDDED, f"{len(one.messages)} messages", one.question))
         except (OSError, SpecrunError) as error:
-            table.add_row(str(number), "", "", str(error))
-            continue
-        table.add_row(str(number), when, one.target or _EMBEDDED, f"{len(one.messages)} messages", one.question)
-    return table
+            rows.append(("", "", str(error)))
+    return _numbered(rows)
 
 
-def _numbered() -> Table:
+def _numbered(rows: Iterable[Sequence[str]]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right")
+    for number, row in enumerate(rows, start=1):
+        table.add_row(str(number), *row)
     return table

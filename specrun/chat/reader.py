@@ -215,7 +215,6 @@ class TypedHistory(History):
             self.failure = error
 
     def _read(self) -> list[str]:
-        """The messages in the file, the oldest first."""
         found = []
         for line in self._path.read_bytes().split(b"\n"):
             try:

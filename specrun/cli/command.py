@@ -295,7 +295,6 @@ def told(error: Any) -> str:
 
 
 def _instead_of(name: str, error: Any) -> str:
-    """What to do instead of giving the option."""
     path = error.ctx.command_path if error.ctx else ""
     if name in ELSEWHERE:
         return ELSEWHERE[name]

@@ -195,7 +195,6 @@ def _write_lines(
     form: FormOptions,
     answers: AnswersFile | Printed,
 ) -> int:
-    """Write one JSON object for each line, to stdout or a file."""
     from specrun.cli.answers_file import AnswersFile, made_with
     from specrun.cli.many_prompts import write_lines
 

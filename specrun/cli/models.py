@@ -273,7 +273,6 @@ def _path(name: str) -> Path:
 
 
 def _pulled(name: str, remote: dict[str, RemoteModel]) -> dict[str, Any]:
-    """JSON values that describe a fetched model."""
     from specrun.catalog.resolve import locate
 
     model = locate(name)

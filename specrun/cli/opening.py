@@ -54,7 +54,6 @@ def opened(
 
 
 def _is_own_draft(models: ModelOptions) -> bool:
-    """Whether the user named one file for both models."""
     target, draft = models.target, models.draft
     if not target or not draft:
         return False

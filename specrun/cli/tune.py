@@ -169,7 +169,6 @@ def _tune(
 
 
 def _pairs(drafts: Sequence[tuple[str | None, RunOptions]]) -> str:
-    """The target and its drafts, in words."""
     target, names = drafts[0][1].target.name, [name or (o.draft.name if o.draft else None) for name, o in drafts]
     if len(names) > 1:
         return f"{target} with each of {len(names)} drafts"

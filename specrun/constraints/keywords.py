@@ -122,7 +122,6 @@ def _both(key: str, first: Any, second: Any, at: str) -> Any:
 
 
 def _parts(schema: Any) -> list[Any]:
-    """The schemas that a schema consists of."""
     is_several = isinstance(schema, dict) and schema.keys() == {"allOf"} and isinstance(schema["allOf"], list)
     return schema["allOf"] if is_several else [schema]
 

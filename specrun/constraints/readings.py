@@ -89,7 +89,6 @@ class Ends:
 
 
 def _must_have(schema: dict[str, Any]) -> Iterable[Any]:
-    """The schemas of the values that an object must have."""
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict) or not isinstance(required, list):
         return []
@@ -98,7 +97,6 @@ def _must_have(schema: dict[str, Any]) -> Iterable[Any]:
 
 
 def _must_contain(schema: dict[str, Any]) -> Iterable[Any]:
-    """The schemas of the items that an array must contain."""
     least, leading = whole(schema.get("minItems")), schema.get("prefixItems")
     leading = leading if isinstance(leading, list) else []
     if not isinstance(least, int):

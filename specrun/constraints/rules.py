@@ -83,22 +83,14 @@ def _power(one: str, exponent: int) -> str:
 
 
 class Work:
-    """What the patterns, formats and bounds of one or several schemas cost, and how many characters their rules have,
-    so that it is bounded for all together.
+    """What the patterns, formats and bounds of one or several schemas cost, by the names of their rules, and how many
+    characters their rules have, so that it is bounded for all together.
     """
 
     def __init__(self) -> None:
-        self._costs: dict[str, int] = {}
+        self.costs: dict[str, int] = {}
         self._lengths: dict[str, int] = {}  # of rules by name
         self._n_characters = 0  # of all rules
-
-    def is_done(self, most: int) -> bool:
-        """Whether it is as much as that."""
-        return sum(self._costs.values()) >= most
-
-    def add(self, name: str, cost: int) -> None:
-        """Count what rules of this name cost, once."""
-        self._costs[name] = cost
 
     def write(self, name: str, n_characters: int) -> None:
         """Count the characters of a rule; several schemas may have the same one. Raises UsageError as `check`."""

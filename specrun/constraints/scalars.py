@@ -110,15 +110,15 @@ def _regular(rules: Rules, at: str, make: Callable[..., _Costly], *arguments: An
     if f"{prefix}0" in rules.named:
         return f"{prefix}0"
     try:
-        if rules.work.is_done(MOST_WORK):
+        if sum(rules.work.costs.values()) >= MOST_WORK:
             raise TooManyRules
         made, cost = make(prefix, *arguments)
     except PatternError as error:
         refuse(at, f"pattern {error}")
     except (TooManyRules, RecursionError):
-        rules.work.add(prefix, MOST_WORK)
+        rules.work.costs[prefix] = MOST_WORK
         refuse(at, "pattern, format and bounds take too many rules; give simpler ones")
-    rules.work.add(prefix, cost)
+    rules.work.costs[prefix] = cost
     if made is None:
         is_number = make is _number_rules
         what = f"number of up to {MAX_DIGITS} digits" if is_number else "text of this length, pattern and format"

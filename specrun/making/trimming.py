@@ -87,7 +87,6 @@ def kept_tokens(file: GgufFile, n: int, written: Sequence[int] = ()) -> TokenIds
 
 
 def _check(file: GgufFile) -> None:
-    """Raise ModelFileError for a file that cannot be trimmed."""
     check_no_head(file)
     check_not_trimmed(file)
     check_tokenizer(file)

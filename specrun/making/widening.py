@@ -197,7 +197,6 @@ class WiderModel:
         return self.source.shape.embd
 
     def _all_tensors(self) -> Iterator[Tensor]:
-        """All tensors, in the order of the file."""
         target = self.target
         yield Tensor("token_embd.weight", (target.vocab, target.embd), self.kind, self._embedding)
         for layer in range(target.layers):

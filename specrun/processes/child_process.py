@@ -121,7 +121,6 @@ def end_with_parent(clean_up: Callable[[], None]) -> None:
 
 
 def _failure(what: str, code: int, error_lines: list[str]) -> str:
-    """Why a process ended without an answer."""
     said = error_lines[-1].removeprefix("specrun: ").partition(";")[0] if error_lines else ""
     if hasattr(signal, "SIGKILL") and code == -signal.SIGKILL:
         return f"{what} was killed, as the kernel does where memory runs out"

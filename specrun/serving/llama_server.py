@@ -189,7 +189,6 @@ async def model(service: Service, request: Request) -> Response:
 
 
 def _entry(service: Service) -> dict[str, Any]:
-    """The model in OpenAI's shape."""
     loaded = service.loaded
     model, ctx_size = loaded.model.llama_model, loaded.model.engine.ctx_size
     return {

@@ -102,7 +102,6 @@ class ResponsesShape(Shape):
             yield self._of_item(_delta_event(kind), delta=text, **told)
 
     def _begin(self, delta: Delta) -> Iterator[bytes]:
-        """Begin the item that `delta` is of."""
         kind, call = _kind(delta)[0], delta.call
         self._logprobs = []
         item = {"id": f"{_PREFIXES[kind]}_{secrets.token_hex(24)}", "type": kind, "status": "in_progress"}
@@ -181,12 +180,10 @@ def _kind(delta: Delta) -> tuple[str, str]:
 
 
 def _delta_event(kind: str) -> str:
-    """The name of the event of an addition to an item of this type."""
     return f"response.{_TEXTS.get(kind, 'function_call_arguments')}.delta"
 
 
 def _usage_json(answer: Answer) -> Json:
-    """Numbers of tokens."""
     statistics, n_written = answer.ended.statistics, len(answer.ended.token_ids)
     n_prompt = statistics.prompt_tokens
     return {

@@ -158,7 +158,6 @@ def _link_as_written(state: StateInline, silent: bool) -> bool:
 
 
 def _image(state: StateInline, silent: bool) -> bool:
-    """The rule of images, which become links."""
     if not state.src.startswith("![", state.pos):
         return False
     state.pos += 1

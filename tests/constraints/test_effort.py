@@ -125,4 +125,4 @@ def test_the_same_pattern_costs_once() -> None:
     work = Work()
     for _ in range(100):
         schema_rules({"type": "string", "format": "email", "minLength": 3, "maxLength": 200}, "", work)
-    assert not work.is_done(MOST_WORK // 2)
+    assert sum(work.costs.values()) < MOST_WORK // 2

@@ -109,7 +109,6 @@ def reason_of(error: Exception) -> str:
 
 
 def _response_error(repo: str, error: Any) -> HubError:
-    """The HubError for an HTTP response with an error status."""
     from huggingface_hub import errors, get_token
 
     status, where = error.response.status_code, error.response.url.host
