@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import dedent, fill
 from typing import Any
 
@@ -41,20 +41,6 @@ _SENTENCE = re.compile(r".*?[.?!](?=\s|$)", re.DOTALL)
 _NAMES_WIDTH = 26  # columns; a longer name has a line of its own
 
 
-def write_help(command: Any, context: Any, page: Any, whole: bool, style: Callable[[str], str]) -> None:
-    """Write the help of a command.
-
-    page: click's formatter. whole: everything, or only the options that most people use, a sentence for each. style:
-    sets a name off where there are colours.
-    """
-    page.write_usage(context.command_path, usage(command))
-    for paragraph in text_of(command) if whole else text_of(command)[:1]:
-        page.write(f"\n{_wrapped(paragraph, page.width, '  ')}\n")
-    for heading, rows in _sections(command, whole).items():
-        if rows:
-            page.write("\n".join(["", f"{style(heading)}:", *_definitions(rows, page.width, style), ""]))
-
-
 def _sections(command: Any, whole: bool) -> dict[str, list[tuple[str, str]]]:
     """What stands under each heading: names, each with its text."""
     shown = [one for one in command.params if whole or not getattr(one, "hidden", False)]
@@ -76,15 +62,15 @@ def _sections(command: Any, whole: bool) -> dict[str, list[tuple[str, str]]]:
     return sections
 
 
-def _definitions(rows: list[tuple[str, str]], width: int, style: Callable[[str], str]) -> Iterator[str]:
+def _definitions(rows: list[tuple[str, str]], width: int) -> Iterator[str]:
     """The lines of a list of names, each with its text beside it, or below it if the name is long."""
     indent = " " * (min(max(len(name) for name, _ in rows), _NAMES_WIDTH) + 4)
     for name, text in rows:
         told = _wrapped(text, width, indent)
         if len(name) + 4 <= len(indent):
-            yield f"  {style(name)}{told[len(name) + 2 :]}"
+            yield f"  {_set_off(name)}{told[len(name) + 2 :]}"
         else:
-            yield f"  {style(name)}"
+            yield f"  {_set_off(name)}"
             if told:
                 yield told
 
@@ -197,7 +183,13 @@ class _WithHelp:
         return super().parse_args(ctx, args)  # type: ignore[misc]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        write_help(self, ctx, formatter, ctx.meta.get(_IS_WHOLE, False), _set_off)
+        whole = ctx.meta.get(_IS_WHOLE, False)
+        formatter.write_usage(ctx.command_path, usage(self))
+        for paragraph in text_of(self) if whole else text_of(self)[:1]:
+            formatter.write(f"\n{_wrapped(paragraph, formatter.width, '  ')}\n")
+        for heading, rows in _sections(self, whole).items():
+            if rows:
+                formatter.write("\n".join(["", f"{_set_off(heading)}:", *_definitions(rows, formatter.width), ""]))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """The usual options that begin so; all others, and names of other tools, where nothing else does."""

@@ -20,7 +20,7 @@ from specrun.views import answer_report as report
 from specrun.views import output
 
 if TYPE_CHECKING:
-    from specrun.serving.guard import Access
+    from specrun.serving.http_server import Access
 
 _MOST_CACHE_BYTES = 8 << 30  # llama-server's default
 _MOST_PARALLEL = 16  # answers at a time; chosen by hand
@@ -120,7 +120,7 @@ def serve(
 
 def _access(options: ServerOptions, bound: socket) -> Access:
     """Who may ask. Says so if everybody may."""
-    from specrun.serving.guard import Access, is_loopback
+    from specrun.serving.http_server import Access, is_loopback
 
     only_local = is_loopback(bound.getsockname()[0])
     if not (only_local or options.api_key):

@@ -20,7 +20,7 @@ from specrun.errors import SpecrunError
 from specrun.serving import ollama
 from specrun.serving.anthropic_messages import anthropic_messages, count_tokens
 from specrun.serving.api_error import ANTHROPIC, SERVER_ERROR, ApiError, error_response, of_model
-from specrun.serving.guard import Access, Cors, Guard
+from specrun.serving.http_server import Access, Cors, Guard
 from specrun.serving.llama_server import (
     apply_template,
     completion,

@@ -138,27 +138,22 @@ def _ms_text(ms: float | None) -> str:
 
 
 def _cost_plot(profile: Profile) -> Text:
-    target, draft = profile.costs.target, profile.costs.draft
-    ctx = target.times[0].ctx
-    figure = _figure("ms", target.largest, max(target.ms(n, ctx) for n in target.sizes))
-    for table in filter(None, (target, draft)):
-        figure.plot(list(table.sizes), [table.ms(n, ctx) for n in table.sizes])
-    return Text(figure.show(legend=False))
-
-
-def _figure(unit: str, largest: int, highest: float) -> Any:
     import plotille
 
+    target, draft = profile.costs.target, profile.costs.draft
+    ctx = target.times[0].ctx
     figure = plotille.Figure()
     figure.width, figure.height = _PLOT_WIDTH, _PLOT_HEIGHT
-    figure.x_label, figure.y_label = "tokens", unit
-    figure.set_x_limits(min_=0, max_=largest)
-    figure.set_y_limits(min_=0, max_=highest)
+    figure.x_label, figure.y_label = "tokens", "ms"
+    figure.set_x_limits(min_=0, max_=target.largest)
+    figure.set_y_limits(min_=0, max_=max(target.ms(n, ctx) for n in target.sizes))
     figure.color_mode = "names"
     figure.with_colors = False
     figure.x_ticks_fkt = lambda value, _: f"{value:.3g}"
     figure.y_ticks_fkt = lambda value, _: f"{value:.4g}"
-    return figure
+    for table in filter(None, (target, draft)):
+        figure.plot(list(table.sizes), [table.ms(n, ctx) for n in table.sizes])
+    return Text(figure.show(legend=False))
 
 
 def _conclusion(profile: Profile) -> list[Text]:

@@ -20,8 +20,7 @@ from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.serving.app import make_app
-from specrun.serving.guard import Access
-from specrun.serving.http_server import HttpServer, listening_socket, url
+from specrun.serving.http_server import Access, HttpServer, listening_socket, url
 from specrun.serving.job import JobQueue
 from specrun.serving.prompts import Prompts
 from specrun.serving.request_fields import Defaults

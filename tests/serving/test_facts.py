@@ -9,8 +9,7 @@ import httpx2
 from specrun import __version__
 from specrun.sampling import SamplingParameters
 from specrun.serving.app import make_app
-from specrun.serving.guard import Access
-from specrun.serving.http_server import HttpServer, listening_socket, url
+from specrun.serving.http_server import Access, HttpServer, listening_socket, url
 from specrun.serving.job import JobQueue
 from specrun.serving.service import Service
 from tests.serving.running import GREEDY, NAME, Server, messages

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from specrun.serving.guard import Access
+from specrun.serving.http_server import Access
 from tests.serving.running import Server, running
 
 ASK = [{"role": "user", "content": "def read_config(path):"}]
