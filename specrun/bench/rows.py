@@ -1,4 +1,6 @@
-"""What one plan did on one kind of text."""
+"""What a benchmark measures: its settings, the rows that it has for a pair, with their plans, and what one plan did on
+one kind of text.
+"""
 
 from __future__ import annotations
 

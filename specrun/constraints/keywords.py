@@ -1,4 +1,6 @@
-"""The language of JSON Schema: keywords that are supported or refused, types, equal values, and schemas as one."""
+"""The language of JSON Schema: keywords that are supported or refused, types, equal values, schemas as one, and
+formats, as regular expressions that allow no more than their standards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Bounds the number of ways in which a text can be read by a schema, for schemas that strangers send.
+"""What references in a schema name, whether a schema has a text that ends, and a bound of the ways in which a text can
+be read by the schemas that strangers send.
 
 llama.cpp follows every way in which the text so far can be read. Alternatives that begin alike double the ways, and
 where they contain themselves, every level of nesting doubles them again, until a token takes hours.

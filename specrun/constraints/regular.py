@@ -1,4 +1,5 @@
 """Regular languages: sets of texts that can be joined, intersected and taken away, written as rules of a grammar.
+Characters are ranges of code points, as a grammar writes them in a JSON string.
 
 A language is taken apart by Brzozowski's derivatives (J. ACM, 1964; Owens, Reppy and Turon, "Regular-expression
 derivatives re-examined", 2009): what may follow once a character was read is a language again, and there are finitely

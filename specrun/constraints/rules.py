@@ -1,4 +1,6 @@
-"""The rules of a grammar in GBNF by name, the rules of JSON that all of them may use, and bounds of any grammar."""
+"""The rules of a grammar in GBNF by name, the rules of JSON that all of them may use, and bounds of any grammar; and
+where a grammar begins to apply, as a model may reason or talk before it writes what must be well-formed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Options declared as the fields of a dataclass, for the commands that have them and for the Python API."""
+"""Options declared as the fields of a dataclass, for the commands that have them and for the Python API; and what
+people type who come from other tools: llama.cpp's names (`--n-predict`), Ollama's (`run`, `/bye`) or Python
+libraries'.
+"""
 
 from __future__ import annotations
 

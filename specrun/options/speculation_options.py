@@ -1,4 +1,4 @@
-"""The options that say how to draft."""
+"""The options that name the two models, and those that say how to draft."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from specrun.errors import UsageError
+from specrun.locations import pasted
 from specrun.options import completion
 from specrun.options.expand import flag, option, spelled
 
 if TYPE_CHECKING:
     from specrun.speculation.method import Plan
-
-from specrun.locations import pasted
 
 _PANEL = "Models"
 

@@ -1,4 +1,12 @@
-"""Calls of tools that are JSON objects, read while they are written."""
+"""Calls of tools, read while they are written: JSON objects, as Llama has them; those that Hermes and Qwen write
+between <tool_call> and </tool_call>, as JSON or, by Qwen's coders, as XML; and those of gpt-oss ("harmony"), whose
+answers have channels: analysis, final, and commentary with the calls.
+
+    <|channel|>analysis<|message|>I need the weather.<|end|><|start|>assistant
+    <|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Oslo"}<|call|>
+
+Harmony's markers are control tokens, whose text must be shown to the reader.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""POST /v1/chat/completions and /v1/completions: the next message of a conversation, texts that continue prompts."""
+"""POST /v1/chat/completions and /v1/completions: the next message of a conversation, texts that continue prompts, and
+the shapes of both answers.
+"""
 
 from __future__ import annotations
 

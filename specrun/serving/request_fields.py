@@ -1,4 +1,5 @@
-"""The fields of a request's JSON that every endpoint has: sampling, length, stop texts, and how answers are sent.
+"""What a request brings: a JSON object, read within bounds of size, depth and time, the models of its fields, and the
+fields that every endpoint has: sampling, length, stop texts, and how answers are sent.
 
 The names are OpenAI's and llama-server's. A field that is absent takes the value that `specrun serve` was started with.
 """

@@ -1,4 +1,7 @@
-"""What `specrun verify` found: one finding for each prompt, temperature and plan, and a sentence about all of them."""
+"""What `specrun verify` found: one finding for each prompt, temperature and plan, and a sentence about all of them;
+and how little a row of logits must change for the sampler to take another token from it. These distances are
+differences of two logits, so a change of every logit by at most e bridges distances of up to 2 e.
+"""
 
 from __future__ import annotations
 
