@@ -1,4 +1,4 @@
-"""The web application: which address is answered by what; the page at /, its files, and what a browser may let it do."""
+"""The web application: which address is answered by what, and the page at /, with what a browser lets it do."""
 
 from __future__ import annotations
 
