@@ -6,8 +6,8 @@ beginning. Attention goes back to any token; recurrent layers to the end of that
 where two prompts parted; layers with a window to the first or the last of these.
 
 A file is written and read only where that is faster than to read the tokens again, by rates that were measured when
-files were written and read before, and prompts read. Files are written in a thread. Together they take a twentieth of
-the free disk at most; those go first that were used longest ago.
+files were written and read before, and prompts read. Together they take a twentieth of the free disk at most; those go
+first that were used longest ago.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from specrun.speculation.planning.pass_sizes import PassSizes
 FEWEST = 256  # tokens that are worth a file: fewer are read in a pass
 LONG = 500  # tokens that are on disk nowhere yet, from which a text is kept as soon as nobody waits
 _PAUSE = 600.0  # seconds in which nothing is written after a disk has refused: a server would copy caches for nothing
-_SHARE_OF_RAM = 4  # copies for a file take at most this part of the memory that is free
+_SHARE_OF_RAM = 2  # what is copied for a file beside the target's cache takes at most this part of the free memory
 _NO_BITS = ("threads", "threads_batch", "load_mode")  # settings on which no bit depends; for threads see `of_target`
 
 
@@ -161,7 +161,10 @@ class PromptStates:
     def keep(
         self, source: Engine | SavedCaches, least: int = 1, waits: bool = False, is_beginning: bool = False
     ) -> bool:
-        """Write in a thread what the caches of an engine, or copies of them, hold, if that pays. Call it between texts.
+        """Keep what the caches of an engine, or copies of them, hold, if that pays. Call it between texts.
+
+        The file gets what an engine holds before this returns, which takes as long as a copy in memory would as long as
+        the system has room for what is not on the disk yet. A thread does the rest.
 
         least: tokens that are on disk nowhere yet, from which it is written. waits: until another file is written.
         is_beginning: whether several prompts begin with it, and this one is not read any further yet.
@@ -181,36 +184,24 @@ class PromptStates:
         pays = n_bytes / prompt_folder.rate("write") < n_new * self._seconds_per_token
         if not pays or n_bytes > prompt_folder.most_bytes():
             return False
+        n_copied = source.n_beside_bytes if isinstance(source, Engine) else 0
+        if n_copied > Memory.read().available_bytes // _SHARE_OF_RAM:
+            return False
         with self._pausing(), ExitStack() as stack:
             started = time.perf_counter()
-            saved, file = self._saved(source, n_bytes, stack, self._place(tokens, source.has_head_states))
+            prompt_folder.make_room(self._folder, n_bytes)
+            path = self._place(tokens, source.has_head_states)
+            file = stack.enter_context(whole_file(path, private=True))
+            saved = source.save(Path(file.name)) if isinstance(source, Engine) else source
+            if saved is None:
+                raise StoppedError
             if is_beginning:
                 begun = HeldText(tokens, held.n_cached, saved.held.any_end, is_beginning=True)
                 saved = SavedCaches(replace(saved.target, held=begun), None)
-            self._thread = threading.Thread(
-                target=self._write, args=(saved, file, started, stack.pop_all()), name="specrun-prompts"
-            )
+            writing = path, file, saved, started, stack.pop_all()
+            self._thread = threading.Thread(target=self._write, args=writing, name="specrun-prompts")
             self._thread.start()
         return self._is_writing
-
-    def _saved(
-        self, source: Engine | SavedCaches, n_bytes: int, stack: ExitStack, path: Path
-    ) -> tuple[SavedCaches, BinaryIO | None]:
-        """A copy of what a source holds. Where there is no memory for one, llama.cpp writes the target's cache now to
-        the file at `path`, which `stack` closes. Raises the errors of `Engine.save`, and StoppedError if there is
-        nothing that can be kept.
-        """
-        free, file = Memory.read().available_bytes // _SHARE_OF_RAM, None
-        saved = source if isinstance(source, SavedCaches) else None
-        if isinstance(source, Engine) and n_bytes <= free:
-            saved = source.save()
-        elif isinstance(source, Engine) and source.n_beside_bytes <= 2 * free:  # is written soon, with nothing else
-            prompt_folder.make_room(self._folder, n_bytes)
-            file = stack.enter_context(whole_file(path, private=True))
-            saved = source.save(Path(file.name))
-        if saved is None:
-            raise StoppedError
-        return saved, file
 
     def _n_kept(self, tokens: list[int], has_head_states: bool) -> int:
         """How many leading tokens of what a cache holds are on disk. has_head_states: see `_found`."""
@@ -236,14 +227,10 @@ class PromptStates:
         except StoppedError:
             pass
 
-    def _write(self, saved: SavedCaches, file: BinaryIO | None, started: float, stack: ExitStack) -> None:
-        """Write a file to its end. file: one that has the target's cache. stack: closes it. started: when it began."""
-        path = self._place(saved.held.tokens, saved.has_head_states)
+    def _write(self, path: Path, file: BinaryIO, saved: SavedCaches, started: float, stack: ExitStack) -> None:
+        """Write a file to its end. path: where it will be. started: when it was begun. stack: what closes it."""
         with self._pausing():
             with stack:
-                if file is None:
-                    prompt_folder.make_room(self._folder, saved.n_bytes)
-                    file = stack.enter_context(whole_file(path, private=True))
                 each, is_stopped = self._seconds_per_token, self._is_stopped.is_set
                 prompt_file.write(file, saved, self._subject, self._draft, each, is_stopped)
             prompt_folder.learn_rate("write", file_bytes(path), time.perf_counter() - started)

@@ -14,13 +14,12 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine import prompt_file, prompt_folder, prompt_states
-from specrun.engine.engine import Engine
+from specrun.engine.engine import Engine, SavedCaches
 from specrun.engine.model import Model
 from specrun.engine.prompt_states import Lookup, PromptStates
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ContextFullError
-from specrun.hardware.memory import Memory
 from specrun.llama.rollback import HeldText
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
@@ -71,7 +70,7 @@ class Kept:
     target: Path
     draft: Path
     folder: Path  # a copy of what was kept
-    written: Path  # the target's cache as llama.cpp writes it
+    copy: SavedCaches  # the same in memory
     prompt: list[int]
     expected: dict[float, Written]  # by temperature: plainly, by an engine that goes on with its own text
 
@@ -113,7 +112,7 @@ def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         with engine(target, draft, PLANS[1], ctx_size=300) as e:
             first, then = code_prompts(e, 2, 60)
             answer = write(e, first, SAMPLED, PLANS[1], 20)
-            e.target.context.write_sequence(0, place / "written")
+            saved = e.save()
             states().close(e)
         prompt = [*first, *answer.tokens, *then[:10]]
         with engine(target, None, OFF.plan(), ctx_size=300) as e:
@@ -122,7 +121,8 @@ def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
                 e.reset()
                 assert write(e, first, SAMPLED, OFF.plan(), 20).tokens == answer.tokens
                 expected[sampling.temperature] = write(e, prompt, sampling, OFF.plan(), 12)
-    return Kept(target, draft, place / "cache" / "prompts", place / "written", prompt, expected)
+    assert saved
+    return Kept(target, draft, place / "cache" / "prompts", saved, prompt, expected)
 
 
 @pytest.mark.slow
@@ -143,8 +143,11 @@ def test_a_text_goes_on_from_disk_as_if_it_had_never_ended(kept: Kept, folder: P
 
 @pytest.mark.slow
 def test_a_copy_in_memory_is_written_as_llama_cpp_writes_the_cache(kept: Kept) -> None:
-    (path,) = kept.folder.glob("*/*.state")
-    assert path.read_bytes().startswith(kept.written.read_bytes())
+    store = states()
+    store.keep(kept.copy)
+    store._wait()
+    (path,), (expected,) = prompt_folder.files(), kept.folder.glob("*/*.state")
+    assert (path.name, path.read_bytes()) == (expected.name, expected.read_bytes())
 
 
 @pytest.mark.slow
@@ -259,36 +262,22 @@ def test_what_is_damaged_is_deleted_and_read_again(e: Engine) -> None:
         assert not path.exists()
 
 
-def let_no_copy_fit(e: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let there be memory for what is copied beside the target's cache of the text that is held, but not for that."""
-    between = (e.n_saved_bytes + e.n_beside_bytes) // 2
-    monkeypatch.setattr(prompt_states, "_SHARE_OF_RAM", Memory.read().available_bytes // between)
-    monkeypatch.setattr(e, "save", lambda path: Engine.save(e, path))  # never without
-
-
-def test_without_memory_for_a_copy_llama_cpp_writes_the_file(e: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_copied_beside_the_target_s_cache_has_to_fit_memory(e: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     (prompt,) = code_prompts(e, 1, 60)
-    keep(e, prompt)
-    (path,) = prompt_folder.files()
-    whole = path.read_bytes()
-    path.unlink()
-    e.target.set_prompt(prompt)
-    let_no_copy_fit(e, monkeypatch)
-    keep(e, prompt)
-    assert path.read_bytes() == whole
-    path.unlink()
+    store = states()
+    assert e.draft
+    e.draft.start(prompt)
     monkeypatch.setattr(prompt_states, "_SHARE_OF_RAM", 1 << 62)
-    keep(e, prompt)
-    assert not prompt_folder.files(), "there is no memory for what is beside it either"
+    keep(e, prompt, store)
+    assert not prompt_folder.files()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no bound for the size of files")
-def test_what_llama_cpp_cannot_write_leaves_nothing(e: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_llama_cpp_cannot_write_leaves_nothing(e: Engine, folder: Path) -> None:
     import resource
 
     (prompt,) = code_prompts(e, 1, 60)
     e.target.set_prompt(prompt)
-    let_no_copy_fit(e, monkeypatch)
     n_target = e.n_saved_bytes - e.n_beside_bytes
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     for most in (0, 10_000, n_target - 100, n_target + 100, 0):  # the end of a file is written as it is closed
@@ -445,19 +434,19 @@ def test_a_folder_of_another_user_is_none(e: Engine, monkeypatch: pytest.MonkeyP
 
 def test_ctrl_c_while_waiting_stops_the_writing(e: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     (prompt,) = code_prompts(e, 1, 60)
-    store, make_room = states(), prompt_folder.make_room
+    store, check = states(), prompt_file._check
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    def slowly(subject: Path, n_bytes: int) -> None:
-        make_room(subject, n_bytes)
+    def slowly(path: Path, piece: tuple[int, int]) -> int:
         while not store._is_stopped.is_set():
             time.sleep(0.01)
+        return check(path, piece)
 
     e.target.set_prompt(prompt)
     with monkeypatch.context() as patch:
-        patch.setattr(prompt_folder, "make_room", slowly)
+        patch.setattr(prompt_file, "_check", slowly)
         store.keep(e)
         assert store._thread
         patch.setattr(store._thread, "join", interrupted)
