@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Literal, TypeVar
@@ -257,22 +257,29 @@ async def in_thread(service: Service, read: Callable[[Service, dict[str, Any]], 
     return await to_thread.run_sync(read, service, body, limiter=limiter)
 
 
-async def answered(
-    service: Service,
-    request: HttpRequest,
+def answering(
     read: Callable[[Service, dict[str, Any]], AnyWanted | Response],
     shape: Callable[[LoadedService, AnyWanted], Shape],
-) -> Response:
-    """The answers to a request, streamed or whole. A client that goes away cancels them.
+    names: Mapping[str, str] | None = None,
+) -> Callable[[Service, HttpRequest], Awaitable[Response]]:
+    """An endpoint at which texts are written, streamed or whole. A client that goes away cancels them.
 
-    read: reads its body, and may answer where nothing is to be written. Raises SpecrunError and ApiError.
+    read: reads the body of a request, and may answer where nothing is to be written. names: what fields are called in
+    it, as `ApiError.renamed` has them. The endpoint raises SpecrunError and ApiError.
     """
-    loaded = service.loaded
-    wanted = await in_thread(service, read, await read_json(request))
-    if isinstance(wanted, Response):
-        return wanted
-    job = service.submit(wanted.prompts, wanted.request, wanted.sending.n, not wanted.sending.cache_prompt)
-    told = shape(loaded, wanted)
-    if not wanted.sending.stream:
-        return await _whole(request, job, wanted.new_reader, told)
-    return _EventStream(job, _events(job, wanted.new_reader, told), told.media_type, request.url.path)
+
+    async def endpoint(service: Service, request: HttpRequest) -> Response:
+        loaded = service.loaded
+        try:
+            wanted = await in_thread(service, read, await read_json(request))
+        except ApiError as error:
+            raise (error.renamed(names) if names else error) from None
+        if isinstance(wanted, Response):
+            return wanted
+        job = service.submit(wanted.prompts, wanted.request, wanted.sending.n, not wanted.sending.cache_prompt)
+        told = shape(loaded, wanted)
+        if not wanted.sending.stream:
+            return await _whole(request, job, wanted.new_reader, told)
+        return _EventStream(job, _events(job, wanted.new_reader, told), told.media_type, request.url.path)
+
+    return endpoint

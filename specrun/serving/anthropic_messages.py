@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from specrun.engine.completion import Completion
 from specrun.reading.calls import arguments_of, whole_characters
 from specrun.reading.deltas import Delta
-from specrun.serving.answers import Answer, Shape, Wanted, answered, frame, in_thread
+from specrun.serving.answers import Answer, Shape, Wanted, answering, frame, in_thread
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.openai_endpoints import read_chat
 from specrun.serving.prompts import MOST_MESSAGES, joined
@@ -104,10 +104,6 @@ class _AnthropicFields(Fields):
     thinking: _Thinking = _Thinking()
     output_config: _OutputConfig = _OutputConfig()
     output_format: _OutputFormat | None = None  # its name before it was output_config.format
-
-
-async def anthropic_messages(service: Service, request: Request) -> Response:
-    return await answered(service, request, lambda service, body: read_chat(service, openai_body(body)), AnthropicShape)
 
 
 async def count_tokens(service: Service, request: Request) -> Response:
@@ -272,3 +268,6 @@ def _stop_json(answer: Answer) -> dict[str, str | None]:
     """Why an answer ended, and which stop text ended it."""
     stop = answer.stopped_by
     return {"stop_reason": "stop_sequence" if stop else _STOPS[answer.finish or "stop"], "stop_sequence": stop}
+
+
+anthropic_messages = answering(lambda service, body: read_chat(service, openai_body(body)), AnthropicShape)

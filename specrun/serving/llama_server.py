@@ -20,7 +20,7 @@ from specrun.display_text import utf8
 from specrun.llama import LlamaModel
 from specrun.llama.named_template import CHATML
 from specrun.sampling.sampler import TokenLogprob
-from specrun.serving.answers import Answer, Shape, Wanted, answered, frame, in_thread
+from specrun.serving.answers import Answer, Shape, Wanted, answering, frame, in_thread
 from specrun.serving.api_error import NOT_FOUND, UNAVAILABLE, ApiError, refused
 from specrun.serving.openai_endpoints import TextPrompt, logprobs_json, read_chat, read_text, text_prompts, timings_json
 from specrun.serving.prompts import Prompt
@@ -55,14 +55,6 @@ class _InfillFields(_NativeFields):
 @dataclass(frozen=True)
 class _NativeWanted(Wanted):
     given: _NativeFields = field(default_factory=_NativeFields)
-
-
-async def completion(service: Service, request: Request) -> Response:
-    return await answered(service, request, _read_completion, _NativeShape)
-
-
-async def infill(service: Service, request: Request) -> Response:
-    return await answered(service, request, _read_infill, _NativeShape)
 
 
 async def apply_template(service: Service, request: Request) -> Response:
@@ -162,6 +154,10 @@ class _NativeShape(Shape):
             "stopping_word": stop or "",
             "timings": timings_json(done),
         }
+
+
+completion = answering(_read_completion, _NativeShape)
+infill = answering(_read_infill, _NativeShape)
 
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus'

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from specrun.llama.named_template import CHATML
 from specrun.reading.calls import arguments_of
 from specrun.reading.deltas import CallDelta
-from specrun.serving.answers import Answer, Shape, Wanted, answered
+from specrun.serving.answers import Answer, Shape, Wanted, answering
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.openai_endpoints import read_chat, read_text, text_prompts
 from specrun.serving.prompts import MOST_MESSAGES
@@ -75,26 +75,6 @@ class _GenerateFields(_OllamaFields):
     system: str = ""
     template: str = ""
     raw: bool = False
-
-
-async def chat(service: Service, request: Request) -> Response:
-    return await _answered(service, request, _read_chat, _ChatShape)
-
-
-async def generate(service: Service, request: Request) -> Response:
-    return await _answered(service, request, _read_generate, _GenerateShape)
-
-
-async def _answered(
-    service: Service,
-    request: Request,
-    read: Callable[[Service, Mapping[str, Any]], Wanted | Response],
-    shape: type[_OllamaShape],
-) -> Response:
-    try:
-        return await answered(service, request, read, shape)
-    except ApiError as error:  # which names the fields as they are called here
-        raise error.renamed(_NAMES) from error
 
 
 def _read_chat(service: Service, body: Mapping[str, Any]) -> Wanted | Response:
@@ -236,6 +216,10 @@ class _GenerateShape(_OllamaShape):  # /api/generate
     @staticmethod
     def said(content: str, thinking: str = "", _calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         return {"response": content, **({"thinking": thinking} if thinking else {})}
+
+
+chat = answering(_read_chat, _ChatShape, _NAMES)
+generate = answering(_read_generate, _GenerateShape, _NAMES)
 
 
 _VERSION = "0.9.0"  # of the Ollama whose addresses are answered; clients refuse one that is too old for them

@@ -11,8 +11,6 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, InstanceOf
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
 
 from specrun import __version__
 from specrun.engine.chat_format import is_begun
@@ -22,7 +20,7 @@ from specrun.engine.request import Request
 from specrun.reading.deltas import CallDelta, Delta, Reader
 from specrun.reading.form import AnswerForm
 from specrun.sampling.sampler import TokenLogprob
-from specrun.serving.answers import Answer, Shape, Wanted, answered, frame
+from specrun.serving.answers import Answer, Shape, Wanted, answering, frame
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.expected import read_expected
 from specrun.serving.prompts import Prompt, Prompts, read_messages
@@ -67,14 +65,6 @@ class _CompletionFields(Fields):
     echo: bool = False
     suffix: str = ""
     best_of: Annotated[Integer, Field(ge=1, le=MOST_PROMPTS)] = 1
-
-
-async def chat_completions(service: Service, request: HttpRequest) -> Response:
-    return await answered(service, request, read_chat, ChatShape)
-
-
-async def completions(service: Service, request: HttpRequest) -> Response:
-    return await answered(service, request, _read_completion, CompletionShape)
 
 
 def read_chat(service: Service, body: Mapping[str, Any]) -> Wanted:
@@ -344,3 +334,7 @@ def _last_tree(completion: Completion) -> Json | None:
 def _text(data: bytes) -> str:
     """The text of a token; U+FFFD for a part of a character."""
     return data.decode("utf-8", errors="replace")
+
+
+chat_completions = answering(read_chat, ChatShape)
+completions = answering(_read_completion, CompletionShape)

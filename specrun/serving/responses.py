@@ -9,21 +9,20 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from specrun.serving.answers import Wanted, answered
+from specrun.serving.answers import Wanted, answering
 from specrun.serving.api_error import NOT_FOUND, ApiError, refused
 from specrun.serving.kept_responses import KeptResponses
 from specrun.serving.openai_endpoints import read_chat
 from specrun.serving.prompts import MOST_MESSAGES
 from specrun.serving.request_fields import MOST_LOGPROBS, Fields, Integer, must, parsed
-from specrun.serving.responses_shape import ResponsesShape
-from specrun.serving.service import LoadedService, Service
+from specrun.serving.responses_shape import Asked, ResponsesShape
+from specrun.serving.service import Service
 from specrun.serving.tools import MOST_TOOLS, function_json
 
 Json = dict[str, Any]
@@ -237,23 +236,6 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True)
-class _Asked(Wanted):
-    """response: the object of the answer, before anything is written. conversation: the items that are answered."""
-
-    response: Json
-    conversation: list[Json]
-    given: ResponsesFields
-
-
-async def responses(service: Service, request: Request) -> Response:
-    def shape(loaded: LoadedService, asked: _Asked) -> ResponsesShape:
-        kept = service.responses if asked.given.store else None
-        return ResponsesShape(loaded, asked.response, asked.conversation, asked.given.namespaces, kept)
-
-    return await answered(service, request, _read, shape)
-
-
 async def kept_response(service: Service, request: Request) -> Response:
     """A response that was kept; or, with DELETE, no longer is. Raises ApiError."""
     id_ = request.path_params["id"]
@@ -266,7 +248,7 @@ async def kept_response(service: Service, request: Request) -> Response:
     return JSONResponse({"id": id_, "object": "response", "deleted": True})
 
 
-def _read(service: Service, body: Json) -> _Asked:
+def _read(service: Service, body: Json) -> Asked:
     """What is asked with a body. Raises SpecrunError and ApiError."""
     for name, why in _ELSEWHERE.items():
         if body.get(name):
@@ -277,7 +259,14 @@ def _read(service: Service, body: Json) -> _Asked:
         wanted = read_chat(service, body | chat_fields(given, conversation))
     except ApiError as error:
         raise error.renamed(_NAMES | tool_names(given)) from error
-    return _Asked(**vars(wanted), response=_begun(body, given, wanted), conversation=conversation, given=given)
+    kept = service.responses if given.store else None
+    return Asked(
+        **vars(wanted),
+        response=_begun(body, given, wanted),
+        conversation=conversation,
+        namespaces=given.namespaces,
+        kept=kept,
+    )
 
 
 def _conversation(given: ResponsesFields, kept: KeptResponses) -> list[Json]:
@@ -332,3 +321,6 @@ def _begun(body: Json, given: ResponsesFields, wanted: Wanted) -> Json:
         "truncation": "disabled",
         "usage": None,
     }
+
+
+responses = answering(_read, ResponsesShape)

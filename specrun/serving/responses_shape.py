@@ -6,12 +6,13 @@ import secrets
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 from specrun.reading.deltas import Delta
 from specrun.sampling.sampler import TokenLogprob
-from specrun.serving.answers import Answer, Shape, frame
+from specrun.serving.answers import Answer, Shape, Wanted, frame
 from specrun.serving.api_error import ApiError
 from specrun.serving.kept_responses import KeptResponses
 from specrun.serving.openai_endpoints import logprobs_json, timings_json
@@ -23,27 +24,27 @@ _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 _TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}  # the types of their only parts
 
 
-class ResponsesShape(Shape):
-    """The shape of /v1/responses.
+@dataclass(frozen=True)
+class Asked(Wanted):
+    """response: the object as it is before anything is written. conversation: the items that are answered.
 
-    response: the object as it is before anything is written. conversation: the items that are answered.
     namespaces: namespace and name of tools by the names that the model knows. kept: where the response is kept; None if
         nowhere.
     """
 
-    def __init__(
-        self,
-        loaded: LoadedService,
-        response: Json,
-        conversation: list[Json],
-        namespaces: Mapping[str, tuple[str, str]],
-        kept: KeptResponses | None,
-    ) -> None:
+    response: Json
+    conversation: list[Json]
+    namespaces: Mapping[str, tuple[str, str]]
+    kept: KeptResponses | None
+
+
+class ResponsesShape(Shape):
+    """The shape of /v1/responses."""
+
+    def __init__(self, loaded: LoadedService, asked: Asked) -> None:
         self._token_bytes = loaded.model.llama_model.token_bytes
-        self._response = {**response, "model": loaded.name, "output": []}
-        self._conversation = conversation
-        self._namespaces = namespaces
-        self._kept = kept
+        self._response = {**asked.response, "model": loaded.name, "output": []}
+        self._asked = asked
         self._n_events = 0
         self._item: Json | None = None  # the item that is being written, and which call it is
         self._call = -1
@@ -79,8 +80,8 @@ class ResponsesShape(Shape):
                 "usage": _usage_json(addition),
                 "timings": timings_json(addition.ended),
             }
-            if self._kept:
-                self._kept.keep(self._response, [*self._conversation, *self._response["output"]])
+            if self._asked.kept:
+                self._asked.kept.keep(self._response, [*self._asked.conversation, *self._response["output"]])
             yield self._event(f"response.{status}", response=self._response)
 
     def failure(self, error: ApiError) -> bytes:
@@ -107,7 +108,7 @@ class ResponsesShape(Shape):
         item = {"id": f"{_PREFIXES[kind]}_{secrets.token_hex(24)}", "type": kind, "status": "in_progress"}
         if call:
             self._call = call.index
-            space, name = self._namespaces.get(call.name or "", ("", call.name))
+            space, name = self._asked.namespaces.get(call.name or "", ("", call.name))
             self._item = {**item, "call_id": call.id, "name": name, "arguments": ""}
             if space:
                 self._item["namespace"] = space
