@@ -1,18 +1,25 @@
-"""Models of fields: null is absence, nothing is converted, and an error names the field and what it must be."""
+"""Models of fields: null is absence, nothing is converted, and an error names the field and what it must be.
+
+Requests are read in threads, and those with schemas take few of them.
+"""
 
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import fields
 from typing import Annotated, Any, get_type_hints
 
+import anyio
 import pytest
 from pydantic import Field
 
 from specrun.engine.request import Request
 from specrun.sampling import SamplingParameters
+from specrun.serving.answers import in_thread
 from specrun.serving.api_error import ApiError
 from specrun.serving.request_fields import Defaults, Fields, Integer, must, parsed, read_request
+from specrun.serving.service import Service
 
 
 class Inner(Fields):
@@ -94,3 +101,28 @@ def test_settings_have_the_names_of_fields() -> None:
     assert settings["seed"] == 5
     assert set(settings) == {field.name for field in fields(SamplingParameters)} | {"max_tokens", "stop"}
     assert read_request(json.loads(json.dumps(settings)), DEFAULTS, 100).sampling == DEFAULTS.request.sampling
+
+
+@pytest.mark.parametrize("field", ["tools", "response_format", "json_schema", "format", "text", "output_config"])
+def test_schemas_do_not_take_the_threads_of_others(field: str) -> None:
+    reading, may_end, most = threading.Semaphore(0), threading.Event(), 0
+
+    def read(_: Service, body: dict[str, Any]) -> None:
+        if body:
+            reading.release()
+            may_end.wait()
+
+    async def ask() -> None:
+        nonlocal most
+        service = Service(None, None)  # type: ignore[arg-type]
+        async with anyio.create_task_group() as group:
+            for _ in range(50):
+                group.start_soon(in_thread, service, read, {field: {"a": 1}})
+            for _ in range(2):
+                await anyio.to_thread.run_sync(reading.acquire)
+            await in_thread(service, read, {})  # would wait for ever
+            most = int(service.converting.borrowed_tokens)
+            may_end.set()
+
+    anyio.run(ask)
+    assert most == 2
