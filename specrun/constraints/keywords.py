@@ -153,7 +153,6 @@ _HOUR = r"(?:[01]\d|2[0-3])"
 _TIME = rf"{_HOUR}:[0-5]\d:[0-5]\d(?:\.\d{{1,6}})?(?:Z|[+-]{_HOUR}:[0-5]\d)"
 LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,29}[A-Za-z0-9])?"  # up to 63 are allowed, of 253 together
 LONGEST_HOST = 4 * 31 + 3  # characters of what follows
-_HOST = rf"{LABEL}(?:\.{LABEL}){{0,3}}"
 _SHORT_LABEL = "[A-Za-z0-9]+(?:-+[A-Za-z0-9]+)*"
 _SHORT_HOST = rf"{_SHORT_LABEL}(?:\.{_SHORT_LABEL})*"
 _MAIL_NAME = r"[A-Za-z0-9_%+-]+(?:\.[A-Za-z0-9_%+-]+)*"
@@ -191,7 +190,7 @@ FORMATS = {
         "date-time": f"{_DATE}T{_TIME}",
         "duration": _DURATION,
         "email": f"{_MAIL_NAME}@{_MAIL_HOST}",
-        "hostname": _HOST,
+        "hostname": rf"{LABEL}(?:\.{LABEL}){{0,3}}",
         "ipv4": rf"(?:{_BYTE}\.){{3}}{_BYTE}",
         "ipv6": _IPV6,
         "uri": _URI,

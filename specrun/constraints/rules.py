@@ -20,7 +20,6 @@ _LONGEST_NUMBER = 19  # digits that surely fit the 64 bits of llama.cpp's parser
 # Literals, classes of characters, names of tokens and comments, in which no sign means anything to the parser.
 _PLAIN = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>]*>?|#[^\r\n]*', re.DOTALL)
 _REPETITION = re.compile(r"\{\s*([0-9]+)\s*(?:,\s*([0-9]+)\s*)?\}")
-_NO_BREAK = re.compile(r"[^\n]")
 _CODE = r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|[^\\]"
 _IN_CLASS = re.compile(rf"({_CODE})(?:-(?!\])({_CODE}))?", re.DOTALL)  # a character or a range
 _MOST_IN_ANY_ORDER = 6  # different items of an array; so many have 64 subsets, and each takes rules
@@ -178,7 +177,7 @@ def check_bounds(gbnf: str) -> None:
     """Raise UsageError for a grammar whose size llama.cpp's parser takes all memory for, or would crash at, and for
     repetitions and ranges of characters that are impossible.
     """
-    signs = _PLAIN.sub(lambda plain: _NO_BREAK.sub(" ", plain[0]), gbnf)
+    signs = _PLAIN.sub(lambda plain: re.sub(r"[^\n]", " ", plain[0]), gbnf)
     deepest = max(accumulate((char == "(") - (char == ")") for char in signs), default=0)
     if deepest > _MOST_NESTED or signs.count("::=") > _MOST_RULES:
         raise UsageError(f"the grammar has more than {_MOST_NESTED} groups in each other, or {_MOST_RULES} rules")

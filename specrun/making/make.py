@@ -117,7 +117,6 @@ def parse_shares(text: str) -> tuple[float, ...]:
 
 
 _CLEARLY_SMALLER = 0.8  # largest share of the target's bytes; a larger draft cannot be much faster than the target
-_UNQUANTIZED = ("F32", "F16", "BF16")
 _UNFINISHED = ".unfinished-draft."  # file name prefix, followed by the id of the writing process
 _HEADER_BYTES = 64 * 2**20  # upper bound; most of a header is the vocabulary
 _ELSEWHERE = "choose another folder with --output FILE or SPECRUN_DATA_DIR"  # advice for a folder that fails
@@ -154,7 +153,7 @@ class Result:
         name, quantization = self.target.path.name, self.target.quantization
         if all(outcome.candidate.type == SAME for outcome in self.outcomes):
             return f"{name} is {quantization}: its weights were kept, and layers left out"
-        if quantization not in _UNQUANTIZED:
+        if quantization not in ("F32", "F16", "BF16"):
             return f"{name} is {quantization} already; drafts made from its F16 file would be better"
         return None
 

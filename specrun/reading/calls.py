@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 from specrun.locations import given_json
 from specrun.reading.deltas import CallDelta, Delta, Reader, content, reasoning
 
-_NAMES = ("name", "function")
 _ARGUMENTS = ("arguments", "parameters")
 
 
@@ -97,7 +96,7 @@ class JsonCall:
                 in_arguments = in_arguments and depth > 0
 
     def _add(self, key: str | None, value: str) -> None:
-        if key in _NAMES and self.name is None:
+        if key in ("name", "function") and self.name is None:
             name = _string(value)
             if self._names is None or name in self._names:
                 self.name = name

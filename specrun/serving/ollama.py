@@ -223,7 +223,6 @@ generate = answering(_read_generate, _GenerateShape, _NAMES)
 
 
 _VERSION = "0.9.0"  # of the Ollama whose addresses are answered; clients refuse one that is too old for them
-_NEVER = "9999-12-31T23:59:59Z"
 _INFO = (
     *("general.architecture", "general.name", "general.basename", "general.size_label", "general.file_type"),
     *("{}.block_count", "{}.embedding_length", "{}.feed_forward_length", "{}.expert_count"),
@@ -241,7 +240,7 @@ async def tags(service: Service, _request: Request) -> Response:
 
 async def ps(service: Service, _request: Request) -> Response:
     """The models that are loaded. How much of it is in VRAM is not told."""
-    loaded = {"expires_at": _NEVER, "context_length": service.loaded.model.engine.ctx_size}
+    loaded = {"expires_at": "9999-12-31T23:59:59Z", "context_length": service.loaded.model.engine.ctx_size}
     return JSONResponse({"models": [_model_entry(service) | loaded]})
 
 

@@ -28,7 +28,6 @@ from specrun.serving.tools import MOST_TOOLS, function_json
 Json = dict[str, Any]
 
 _PARTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
-_LOGPROBS = "message.output_text.logprobs"
 
 
 def _text(content: Any) -> str:
@@ -129,7 +128,7 @@ def chat_fields(given: ResponsesFields, conversation: Sequence[Any]) -> Json:
         items.append(parsed(_Item, item, f"input[{i}]"))
         if items[-1].type == "message" and items[-1].role is None:
             raise refused(f"input[{i}].role", "is missing")
-    has_logprobs = _LOGPROBS in given.include
+    has_logprobs = "message.output_text.logprobs" in given.include
     wanted = given.text.format
     schema = {"name": wanted.name, "schema": wanted.schema_, "strict": wanted.strict} if wanted else None
     return {

@@ -114,7 +114,6 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 Converted = tuple[str, dict[str, str]]  # the rule of a schema, and the rules that it needs by name
 _RULES_OF_ANY: Converted = ("object", {})
 _NO_ARGUMENTS: dict[str, Any] = {**ANY_OBJECT, "properties": {}}
-_DEFINITIONS = {"$defs", "definitions"}
 # What makes a schema allow other objects than its properties tell.
 _NOT_PLAIN = {"$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
 _ARGUMENTS = {"hermes": "arguments", "llama3": "parameters"}
@@ -207,7 +206,7 @@ def _of_object(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of the objects that `schema` allows; that of any object, where it is not plain."""
     reference = schema.get("$ref")
     if isinstance(reference, str) and isinstance(target := pointed_at(schema, reference), dict):
-        schema = {key: value for key, value in schema.items() if key in _DEFINITIONS} | target
+        schema = {key: value for key, value in schema.items() if key in {"$defs", "definitions"}} | target
     kinds = schema.get("type", "object")
     is_plain = "object" in (kinds if isinstance(kinds, list) else [kinds]) and not _NOT_PLAIN & schema.keys()
     return schema | ANY_OBJECT if is_plain else ANY_OBJECT

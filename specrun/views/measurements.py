@@ -204,14 +204,13 @@ def _range(tuned: TunedPlan, plan: Plan, rate: float) -> str:
 
 _BENCH_HEAD = ("kind", "method", "plan", "tokens/s", "(range)", "ratio", "tok/pass", "by depth", "predicted", "first",
          "memory")  # fmt: skip
-_BENCH_TEXTS = ("method", "plan")
 _BENCH_OPTIONAL = ("memory", "first", "by depth", "predicted", "(range)")
 _MOST_DEPTHS = 6  # of the column "by depth"
 
 
 def bench_table(rows: Sequence[Row]) -> FittingTable:
     """A table for the terminal, with a heading for each kind of text; the fastest row of each is bold."""
-    figures = [name for name in _BENCH_HEAD[1:] if name not in _BENCH_TEXTS]
+    figures = [name for name in _BENCH_HEAD[1:] if name not in ("method", "plan")]
     table = output.table(*_BENCH_HEAD[1:], right=figures, optional=_BENCH_OPTIONAL)
     for kind in dict.fromkeys(row.kind for row in rows):
         of_kind = [row for row in rows if row.kind == kind]

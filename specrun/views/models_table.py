@@ -19,8 +19,6 @@ from specrun.views import output
 from specrun.views.fitting_table import FittingTable
 
 _HEADS = ("model", "size", "kind", "fits", "tok/s", "draft", "notes")
-_RIGHT = ("size", "tok/s")
-_OPTIONAL = ("kind", "draft", "tok/s")
 # Where a model's weights lie, in words of which the longest leave room for the others in 80 columns.
 PLACES: dict[Fits, str] = {"vram": "in VRAM", "partly": "partly", "ram": "in RAM", "streamed": "streamed", "no": "no"}
 
@@ -53,7 +51,7 @@ def models_table(rows: Sequence[dict[str, Any]]) -> Group:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> FittingTable:
-    table = output.table(*_HEADS, right=_RIGHT, optional=_OPTIONAL)
+    table = output.table(*_HEADS, right=("size", "tok/s"), optional=("kind", "draft", "tok/s"))
     for _, group in itertools.groupby(rows, key=lambda row: row["family"]):
         members = list(group)
         table.add_heading(_heading(members))
