@@ -149,7 +149,7 @@ def _keeps_prompts(form: FormOptions) -> bool:
     from specrun.cli import prompt_input
 
     if form.prompt_cache is None:
-        return not (form.jsonl or (form.raw and prompt_input.is_piped()))
+        return not (form.jsonl or (form.raw and not prompt_input.is_terminal()))
     return form.prompt_cache
 
 

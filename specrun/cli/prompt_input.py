@@ -41,7 +41,7 @@ def read_text(argument: str | None, files: Sequence[Path]) -> str:
     """
     parts = [] if argument is None or argument == STDIN else [argument]
     parts += [_decode(read_bytes(file, PromptError), str(file)) for file in files if str(file) != STDIN]
-    if argument == STDIN or Path(STDIN) in files or not _is_terminal():
+    if argument == STDIN or Path(STDIN) in files or not is_terminal():
         parts.append(_decode(_stdin().read(), "stdin"))
     if not parts:
         raise PromptError("no prompt: give it as an argument, with -f FILE, or on stdin")
@@ -51,11 +51,6 @@ def read_text(argument: str | None, files: Sequence[Path]) -> str:
     if not prompt.strip():
         raise PromptError("the prompt is empty; give some text")
     return prompt
-
-
-def is_piped() -> bool:
-    """Whether a program or a file gives what stdin has."""
-    return not _is_terminal()
 
 
 def read_lines(argument: str | None, files: Sequence[Path]) -> Iterator[PromptLine]:
@@ -69,7 +64,7 @@ def read_lines(argument: str | None, files: Sequence[Path]) -> Iterator[PromptLi
     prefix = f"{argument}\n" if argument and argument != STDIN else ""
     lines: list[Iterable[bytes]] = [read_bytes(file, PromptError).splitlines() for file in files if str(file) != STDIN]
     if len(lines) < len(files) or not lines:
-        if _is_terminal() and argument != STDIN and not files:
+        if is_terminal() and argument != STDIN and not files:
             raise PromptError("no prompts: give JSON lines with -f FILE or on stdin")
         lines.append(_lines_of(_stdin()))
     numbered = enumerate(chain.from_iterable(lines), start=1)
@@ -92,7 +87,8 @@ def _parse(raw: bytes, number: int, prefix: str) -> PromptLine:
     return PromptLine(line.get("id", number), prefix + line["prompt"])
 
 
-def _is_terminal() -> bool:
+def is_terminal() -> bool:
+    """Whether no program and no file gives what stdin has."""
     return sys.stdin is None or sys.stdin.isatty()
 
 

@@ -47,15 +47,12 @@ def json_characters(ranges: Ranges) -> str:
         return "char"
     plain = without(ranges, _NOT_PLAIN)
     letters = "".join(letter for code, letter in _ESCAPED.items() if any(a <= code <= b for a, b in ranges))
-    parts = [f"[{''.join(_class_part(first, last) for first, last in plain)}]"] if plain else []
+    ends = (_in_class(first) + (f"-{_in_class(last)}" if last > first else "") for first, last in plain)
+    parts = [f"[{''.join(ends)}]"] if plain else []
     parts += [f'"\\\\" [{letters}]'] if letters else []
     if not parts:
         parts = [f'"\\\\u{code:04x}"' for first, last in ranges for code in range(first, last + 1)]
     return parts[0] if plain and len(parts) == 1 else f"({' | '.join(parts)})"
-
-
-def _class_part(first: int, last: int) -> str:
-    return _in_class(first) if first == last else f"{_in_class(first)}-{_in_class(last)}"
 
 
 def _in_class(code: int) -> str:

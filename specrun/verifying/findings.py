@@ -102,11 +102,6 @@ class Divergence:
     plain: str  # the plain text around it, some tokens before and after
     speculated: str  # the same of the text with speculation
 
-    @property
-    def is_near_tie(self) -> bool:
-        """Whether batched arithmetic explains it."""
-        return self.gap is not None and self.gap <= self.explained
-
 
 @dataclass(frozen=True)
 class SeedTest:
@@ -143,7 +138,8 @@ class Finding:
             return "same distribution" if self.test.p_value >= P_BOUND else "other distribution"
         if self.divergence is None:
             return "identical"
-        return "near-tie" if self.divergence.is_near_tie else "different"
+        gap = self.divergence.gap
+        return "near-tie" if gap is not None and gap <= self.divergence.explained else "different"
 
     @property
     def is_failure(self) -> bool:
