@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -115,32 +115,24 @@ class _Format(Fields):
     json_schema: Any = Field({})
 
 
-_KNOWN = {"grammar", "response_format", "json_schema", "reasoning_format"}
+# What other servers take, to hold answers to something. They would be promises that nobody keeps.
+_OTHERS = (
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "regex", "ebnf"),
+    "format",
+)
 
 
 class _ExpectedFields(Fields):
     grammar: Any = None
-    # What other servers take, to hold answers to something. They would be promises that nobody keeps.
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    structured_outputs: Any = None
-    regex: Any = None
-    ebnf: Any = None
-    format: Any = None
     response_format: _Format = Field(default_factory=lambda: _Format.model_construct())
     json_schema: Any = None  # llama-server's
     reasoning_format: str = ""
 
 
-_OTHERS = [name for name in _ExpectedFields.model_fields if name not in _KNOWN]
-
-
 def read_expected(body: Mapping[str, Any], form: AnswerForm) -> Expected:
     """What a request expects of its answers. Raises ApiError."""
     tools, given = read_tools(body), parsed(_ExpectedFields, body)
-    schema = _schema(given)
+    schema = _schema(given, [name for name in _OTHERS if body.get(name) is not None])
     if tools and form.calls is None:
         why = "cannot be used: the model's chat template has no calls of a known form"
         raise refused("tools", f"{why}; switch tools off in the program that asks")
@@ -154,13 +146,14 @@ def read_expected(body: Mapping[str, Any], form: AnswerForm) -> Expected:
     return Expected(form, tools, schema, given.reasoning_format != "none")
 
 
-def _schema(given: _ExpectedFields) -> Converted | None:
-    """The rules of the answer's JSON schema; None if it may be any text. Raises ApiError."""
+def _schema(given: _ExpectedFields, others: Sequence[str]) -> Converted | None:
+    """The rules of the answer's JSON schema; None if it may be any text. others: fields that nobody knows here. Raises
+    ApiError.
+    """
     if given.grammar:
         raise refused("grammar", "is not taken from requests, because a grammar can hang; send a json_schema")
-    for name in _OTHERS:
-        if getattr(given, name) is not None:
-            raise refused(name, "is not known here; send the schema as response_format, or a pattern within one")
+    if others:
+        raise refused(others[0], "is not known here; send the schema as response_format, or a pattern within one")
     wanted = given.response_format
     if wanted.type == "json_object":
         schema, name = (ANY_OBJECT if wanted.schema_ is None else wanted.schema_), "response_format.schema"

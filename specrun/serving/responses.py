@@ -21,7 +21,7 @@ from specrun.serving.kept_responses import KeptResponses
 from specrun.serving.openai_endpoints import read_chat
 from specrun.serving.prompts import MOST_MESSAGES
 from specrun.serving.request_fields import MOST_LOGPROBS, Fields, Integer, must, parsed
-from specrun.serving.responses_shape import Asked, ResponsesShape
+from specrun.serving.responses_shape import ResponsesShape, ResponsesWanted
 from specrun.serving.service import Service
 from specrun.serving.tools import MOST_TOOLS, function_json
 
@@ -247,7 +247,7 @@ async def kept_response(service: Service, request: Request) -> Response:
     return JSONResponse({"id": id_, "object": "response", "deleted": True})
 
 
-def _read(service: Service, body: Json) -> Asked:
+def _read(service: Service, body: Json) -> ResponsesWanted:
     """What is asked with a body. Raises SpecrunError and ApiError."""
     for name, why in _ELSEWHERE.items():
         if body.get(name):
@@ -259,7 +259,7 @@ def _read(service: Service, body: Json) -> Asked:
     except ApiError as error:
         raise error.renamed(_NAMES | tool_names(given)) from error
     kept = service.responses if given.store else None
-    return Asked(
+    return ResponsesWanted(
         **vars(wanted),
         response=_begun(body, given, wanted),
         conversation=conversation,

@@ -25,7 +25,7 @@ _TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}  # the types 
 
 
 @dataclass(frozen=True)
-class Asked(Wanted):
+class ResponsesWanted(Wanted):
     """response: the object as it is before anything is written. conversation: the items that are answered.
 
     namespaces: namespace and name of tools by the names that the model knows. kept: where the response is kept; None if
@@ -41,7 +41,7 @@ class Asked(Wanted):
 class ResponsesShape(Shape):
     """The shape of /v1/responses."""
 
-    def __init__(self, loaded: LoadedService, asked: Asked) -> None:
+    def __init__(self, loaded: LoadedService, asked: ResponsesWanted) -> None:
         self._token_bytes = loaded.model.llama_model.token_bytes
         self._response = {**asked.response, "model": loaded.name, "output": []}
         self._asked = asked
