@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from specrun.catalog import embedded
-from specrun.constraints import schema_to_gbnf
+from specrun.constraints.json_schema import schema_to_gbnf
 from specrun.engine.growth_maps import by_profile
 from specrun.engine.model import Model
 from specrun.engine.request import Request

@@ -23,7 +23,7 @@ import numpy as np
 from other_vocabularies import TOKENS, with_more_tokens
 
 from specrun.catalog import embedded
-from specrun.constraints import schema_to_gbnf
+from specrun.constraints.json_schema import schema_to_gbnf
 from specrun.llama import LlamaModel
 from specrun.llama.grammar import Grammar
 from specrun.sampling import Sampler, SamplingParameters

@@ -4,26 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specrun.constraints.json_schema import property_rules, schema_rules, schema_to_gbnf
-from specrun.constraints.readings import check_readings, pointed_at
-from specrun.constraints.rules import Work, counted, grammar_text, json_literal
-from specrun.constraints.scalars import lengths
 from specrun.errors import UsageError
 from specrun.locations import decode, given_json, read_bytes
-
-__all__ = [
-    "Work",
-    "check_readings",
-    "counted",
-    "grammar_text",
-    "json_literal",
-    "lengths",
-    "pointed_at",
-    "property_rules",
-    "read_grammar",
-    "schema_rules",
-    "schema_to_gbnf",
-]
 
 _MOST_BYTES = 2**24  # of a file; llama.cpp needs a second and 300 MB for a grammar of one MB
 
@@ -38,6 +20,8 @@ def read_grammar(grammar: Path | None, json_schema: Path | None) -> str | None:
     text = decode(read_bytes(file, UsageError, most=_MOST_BYTES), str(file), UsageError)
     if grammar:
         return text
+    from specrun.constraints.json_schema import schema_to_gbnf
+
     try:
         return schema_to_gbnf(given_json(text, "the schema", UsageError))
     except UsageError as error:

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from specrun.constraints import check_readings, grammar_text, schema_rules
-from specrun.constraints.rules import Trigger
+from specrun.constraints.json_schema import schema_rules
+from specrun.constraints.readings import check_readings
+from specrun.constraints.rules import Trigger, grammar_text
 from specrun.engine.request import Request
 from specrun.errors import UsageError
 from specrun.reading.calls import (

@@ -8,17 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, InstanceOf
 
-from specrun.constraints import (
-    Work,
-    check_readings,
-    counted,
-    json_literal,
-    lengths,
-    pointed_at,
-    property_rules,
-    schema_rules,
-)
+from specrun.constraints.json_schema import property_rules, schema_rules
 from specrun.constraints.keywords import FORMATS, restricting
+from specrun.constraints.readings import check_readings, pointed_at
+from specrun.constraints.rules import Work, counted, json_literal
+from specrun.constraints.scalars import lengths
 from specrun.errors import UsageError
 from specrun.reading.calls import TOOL_CALL, TOOL_CALL_END
 from specrun.reading.form import CallStyle

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from specrun.constraints import Work, readings, schema_rules, schema_to_gbnf
+from specrun.constraints import readings
+from specrun.constraints.json_schema import schema_rules, schema_to_gbnf
 from specrun.constraints.regular import MOST_WORK
-from specrun.constraints.rules import MOST_CHARACTERS
+from specrun.constraints.rules import MOST_CHARACTERS, Work
 from specrun.errors import UsageError
 
 

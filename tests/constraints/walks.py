@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jsonschema import Draft202012Validator
 
-from specrun.constraints import schema_to_gbnf
+from specrun.constraints.json_schema import schema_to_gbnf
 from specrun.llama import LlamaModel
 from specrun.llama.grammar import Grammar
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.constraints import schema_to_gbnf
+from specrun.constraints.json_schema import schema_to_gbnf
 from specrun.constraints.rules import Trigger
 from specrun.engine.completion import Completion
 from specrun.engine.engine import Engine

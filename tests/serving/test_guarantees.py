@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.constraints import grammar_text
-from specrun.constraints.rules import MOST_CHARACTERS, Rules
+from specrun.constraints.rules import MOST_CHARACTERS, Rules, grammar_text
 from specrun.llama import LlamaModel
 from specrun.llama.grammar import Grammar
 from specrun.serving.anthropic_messages import openai_body

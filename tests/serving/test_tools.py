@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from specrun.catalog import embedded
-from specrun.constraints import grammar_text
+from specrun.constraints.rules import grammar_text
 from specrun.llama import LlamaModel
 from specrun.llama.grammar import Grammar
 from specrun.reading.form import AnswerForm
