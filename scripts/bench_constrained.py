@@ -23,7 +23,7 @@ from specrun.engine.model import Model
 from specrun.engine.request import Request
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
-from specrun.profiles import lookup
+from specrun.profiles import profile_files
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=400)
     arguments = parser.parse_args()
     options = RunOptions(arguments.target, arguments.draft, (OFF.plan(),), follow=False)
-    options = replace(options, profile=lookup.find(identity_of(options)).profile)
+    options = replace(options, profile=profile_files.find(identity_of(options), print))
     rows = [Row(plan) for plan in plans(options, arguments.temp)]
     options = replace(options, plans=tuple(row.plan for row in rows))
     sampling = SamplingParameters(temperature=arguments.temp)

@@ -124,6 +124,19 @@ def file_bytes(path: Path) -> int:
         return 0
 
 
+def file_state(file: Path | int) -> tuple[int, int, int, int]:
+    """Device, inode, size and time of change of a file, or of an open one by its descriptor; zeros if it is not there.
+
+    They tell whether it is the same file, with the content that it had. Whether files elsewhere have the same content,
+    `catalog.gguf_file.file_identity` says.
+    """
+    try:
+        stat = os.stat(file)  # noqa: PTH116 - a path has no stat of an open file
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return 0, 0, 0, 0
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
 def parse_json(text: str | bytes) -> Any:
     """The JSON value of a text. Raises ValueError if it is not JSON, or is nested too deeply for Python."""
     try:

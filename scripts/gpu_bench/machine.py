@@ -52,8 +52,8 @@ def _found() -> dict[str, Any]:
     software = {
         "driver": here.driver or "unknown",
         "specrun": _revision(),
-        "llama.cpp": f"{here.llama_build} ({', '.join(library.backends())})",
-        "llama-cpp-python": here.bindings,
+        "llama.cpp": f"{here.llama['llama.cpp']} ({', '.join(library.backends())})",
+        "llama-cpp-python": here.llama["llama-cpp-python"],
         "Python": platform.python_version(),
         "kernel": here.release,
     }

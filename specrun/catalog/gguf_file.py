@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +26,10 @@ from specrun.catalog.gguf_header import (
 )
 from specrun.display_text import one_line
 from specrun.errors import ModelFileError
+from specrun.locations import file_state
 
-_IDENTITY_BYTES = 2**20  # hashed at the beginning and at the end of a file
+States = tuple[tuple[int, int, int, int], ...]
+
 _SETTLED_S = 3.0
 
 
@@ -44,11 +45,8 @@ class GgufFile:
     @classmethod
     def read(cls, path: Path) -> GgufFile:
         """Read the headers, not the weights, of the model at `path`, in milliseconds. Raises ModelFileError."""
-        signature = _signature(path)
-        changed = max((changed for *_, changed in signature), default=math.inf)
-        # A file that was written to just now may be written to again without a later time stamp.
-        is_settled = changed < (time.time() - _SETTLED_S) * 1e9
-        return _read(path, signature) if is_settled else _read.__wrapped__(path, signature)
+        states = tuple(file_state(path.parent / name) for name in shards(path.name))
+        return _read(path, states) if _are_settled(states) else _read.__wrapped__(path, states)
 
     # --- metadata --------------------------------------------------------------------------------------------------
 
@@ -220,40 +218,43 @@ class GgufFile:
         return self.by_name[name].n_bytes if name in self.by_name else 0
 
 
-def file_identity(paths: Sequence[Path]) -> str:
-    """SHA-256 in hex over the size and the first and last MiB of each file of a model. Raises ModelFileError."""
+def file_identity(paths: Sequence[Path], n_bytes: int = 2**20) -> str:
+    """SHA-256 in hex over the size and the first and last bytes of each file of a model, wherever the files lie.
+
+    n_bytes: at either end. Raises ModelFileError.
+    """
+    states = tuple(map(file_state, paths))
+    try:
+        return (_identity if _are_settled(states) else _identity.__wrapped__)(tuple(paths), n_bytes, states)
+    except OSError as error:
+        raise ModelFileError(f"{error.filename or paths[0]} cannot be read: {error.strerror}") from error
+
+
+@lru_cache(maxsize=8)
+def _identity(paths: Sequence[Path], n_bytes: int, _states: States) -> str:
     digest = hashlib.sha256()
     for path in paths:
-        try:
-            with path.open("rb") as file:
-                size = file.seek(0, 2)
-                digest.update(size.to_bytes(8, "little"))
-                for offset in (0, max(size - _IDENTITY_BYTES, 0)):
-                    file.seek(offset)
-                    digest.update(file.read(_IDENTITY_BYTES))
-        except OSError as error:
-            raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            digest.update(size.to_bytes(8, "little"))
+            for offset in (0, max(size - n_bytes, 0)):
+                file.seek(offset)
+                digest.update(file.read(n_bytes))
     return digest.hexdigest()
 
 
+def _are_settled(states: States) -> bool:
+    """Whether files that are written to again get other states: one that was written to just now may not."""
+    return max(changed for *_, changed in states) < (time.time() - _SETTLED_S) * 1e9
+
+
 @lru_cache(maxsize=2)  # a target and its draft; skipping a vocabulary takes a tenth of a second
-def _read(path: Path, _version: tuple[tuple[int, ...], ...]) -> GgufFile:
+def _read(path: Path, _states: States) -> GgufFile:
     header = read_header(path)
     check_model(header.metadata, str(path))
     paths = _shard_paths(path, header)
     others = [replace(tensor, file=i) for i, p in enumerate(paths[1:], 1) for tensor in read_header(p).tensors]
     return GgufFile(path, paths, header.metadata, (*header.tensors, *others))
-
-
-def _signature(path: Path) -> tuple[tuple[int, ...], ...]:
-    """Facts that differ once one of a model's files was written to or replaced, its time of change last; empty if a
-    file is missing.
-    """
-    try:
-        stats = [path.with_name(name).stat() for name in shards(path.name)]
-    except (OSError, ValueError):  # ValueError: a NUL in the path
-        return ()
-    return tuple((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)
 
 
 def _shard_paths(path: Path, header: GgufHeader) -> tuple[Path, ...]:

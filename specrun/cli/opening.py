@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from specrun import kept_facts
 from specrun.cli.pulling import AskingFetcher
 from specrun.doctor import Finding, installation
 from specrun.engine.model import Model
 from specrun.engine.opening import open_model
 from specrun.hardware.machine import gpu_driver, nvidia_card, offload_devices
 from specrun.llama import devices, library
-from specrun.locations import data_dir, names_file, recall, remember
+from specrun.locations import names_file
 from specrun.options.machine_options import MachineOptions
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import output
@@ -41,13 +41,7 @@ def opened(
         note(notice)
     if is_chat and model.llama_model.chat_template is None:
         output.note("the model has no chat template, so ChatML is used; --chat-template names another")
-    # Other programs hold cores: the run before may have said the same.
-    path = data_dir() / "busy-cores.json"
-    if not model.threads_notice:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-    elif not recall(path, bool):
-        remember(path, True)
+    if _is_news("busy cores", bool(model.threads_notice)) and model.threads_notice:
         output.note(model.threads_notice)
     note_unusable_gpu()
     return model
@@ -71,7 +65,14 @@ def unusable_gpu() -> Finding | None:
 def note_unusable_gpu() -> None:
     """Tell the user about a GPU that cannot be used, unless an earlier run has said the same."""
     found = unusable_gpu()
-    path = data_dir() / "unusable-gpu.json"
-    if found and recall(path, str) != found.detail:
-        remember(path, found.detail)
+    if found and _is_news("unusable GPU", found.detail):
         output.note(f"{found.detail}; {found.fix}")
+
+
+def _is_news(what: str, state: str | bool) -> bool:
+    """Whether this state differs from that of the run before, which is kept."""
+    of = {"what": what}
+    before = kept_facts.recall("said", of, type(state)) or type(state)()
+    if before != state:
+        kept_facts.remember("said", of, state)
+    return before != state

@@ -156,14 +156,15 @@ def _tune(
         if interrupted():
             return INTERRUPTED_EXIT_CODE
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **needed.variables})
-    for one in tuned:
-        profile_files.save(replace(one.profile, picture=picture(one.placement)))
-        unfinished.delete(one.profile.fingerprint)
+    profiles = [replace(one.profile, picture=picture(one.placement)) for one in tuned]
+    paths = [profile_files.save(profile) for profile in profiles]
+    for profile in profiles:
+        unfinished.delete(profile.identity)
     best = fastest_of(tuned)
     if len(tuned) > 1:
         _keep_fastest(tuned, best)
-    path = profile_files.path_of(best.profile.fingerprint)
-    _show(profile_files.load(path), what)
+    profile, path = next((p, path) for one, p, path in zip(tuned, profiles, paths, strict=True) if one is best)
+    _show(profile, what)
     output.note(f"saved as {path}")
     return 0
 
@@ -227,18 +228,23 @@ def _show(profile: Profile, what: TuneOptions) -> None:
 def _use_saved(pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileOptions, what: TuneOptions) -> None:
     """Show, delete or export the profiles of the pairs, each given with the name of its draft (None for the usual)."""
     from specrun.engine.resolving import identity_of
-    from specrun.profiles import lookup, profile_files
+    from specrun.profiles import profile_files
     from specrun.profiles.codec import profile_to_json
 
     if len(pairs) > 1 and options.export:
         raise UsageError("--export writes the profile of one pair; name one --draft")
-    results = [(name, lookup.find_any(identity_of(pair))) for name, pair in pairs]
-    found = [result.profile for _, result in results if result.profile]
+    found, lacking = list[Profile](), dict[str | None, str]()
+    for name, pair in pairs:
+        identity, said = identity_of(pair), list[str]()
+        profile = profile_files.find(identity, said.append) or profile_files.find(identity, said.append, "learned")
+        if profile:
+            found.append(profile)
+        else:
+            lacking[name] = "; ".join(said) or profile_files.why_outdated(identity) or _NO_PROFILE
     if not found:
-        raise UsageError(results[0][1].notice or _NO_PROFILE)
-    for name, result in results:
-        if result.profile is None:
-            output.note(f"{name}: {result.notice or _NO_PROFILE}")
+        raise UsageError(next(iter(lacking.values())))
+    for name, why in lacking.items():
+        output.note(f"{name}: {why}")
     if options.forget:
         for profile in found:
             output.note(f"deleted {profile_files.forget(profile)}")

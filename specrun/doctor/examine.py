@@ -17,7 +17,7 @@ from specrun.hardware.storage import Storage
 
 
 def examine(show: Callable[[str], None], debug: bool = False) -> Iterator[Finding]:
-    """Yield the findings of this machine. Nothing is downloaded, and nothing is left behind.
+    """Yield the findings of this machine. Nothing is downloaded, and only what llama.cpp was checked for is kept.
 
     show: shows what is being looked at. debug: show what llama.cpp prints.
     """
@@ -53,6 +53,6 @@ def _of_build(build: probe.Build, show: Callable[[str], None], debug: bool) -> I
     yield from installation.devices(build.devices, partial(probe.run_layer, debug=debug), build.backends)
     show("checking what specrun relies on in llama.cpp")
     yield from installation.facts(partial(probe.check_facts, debug), build.backends)
-    here = Machine.read(build.devices, build.system_info, build.version, build.bindings)
-    yield folders.saved_profiles(surroundings(here))
+    here = Machine.read(build.devices, build.system_info, build.identity)
+    yield from folders.facts_kept(surroundings(here))
     yield folders.kept_prompts()

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specrun import locations
+from specrun import kept_facts, locations
 from specrun.catalog import cache, hub
 from specrun.display_text import size_text
 from specrun.doctor import Finding
 from specrun.engine import prompt_folder
-from specrun.errors import ProfileError
 from specrun.hardware.storage import Storage
+from specrun.kept_facts import KeptFact
 from specrun.locations import file_bytes
 from specrun.profiles import profile_files
 
@@ -82,28 +82,33 @@ def disk_rate(storage: Storage | None) -> Finding:
     return Finding("disk rate", "warn", detail, "HF_HOME=/folder/on/an/ssd in the environment")
 
 
-def saved_profiles(surroundings: Mapping[str, Any]) -> Finding:
-    """Whether every tuned profile can be read and fits. surroundings: `hardware.machine.surroundings` of now."""
-    good, damaged, stale = 0, [], []
-    for path in sorted(profile_files.folder().glob("*.json")):
-        try:
-            profile = profile_files.load(path)
-        except ProfileError:
-            damaged.append(str(path))
-            continue
-        changed = [part for part, value in surroundings.items() if profile.identity.get(part) != value]
-        if changed:
-            pair = f"{profile.target} with {profile.draft}" if profile.draft else profile.target
-            stale.append(f"{pair} ({profile_files.in_words(changed)} changed since)")
-        else:
-            good += 1
-    if damaged:
-        fix = f"rm {' '.join(map(repr, damaged))}, and `specrun tune` again"
-        return Finding("profiles", "fail", f"{_listed(damaged)} cannot be read", fix)
+def facts_kept(surroundings: Mapping[str, Any]) -> list[Finding]:
+    """What is kept of facts that took time to find out, and whether the tuned profiles among them are of this machine.
+
+    surroundings: `hardware.machine.surroundings` of now.
+    """
+    kept = {kind: list(kept_facts.every(kind)) for kind in kept_facts.KINDS}
+    profiles = [fact for fact in kept["profiles"] if isinstance(fact, KeptFact)]
+    stale = []
+    for profile in profiles:
+        now = {part: value for part, value in surroundings.items() if profile.of.get(part) != value}
+        if now:
+            pair = " with ".join(name for name in profile.value["pair"].values() if name)
+            stale.append(f"{pair} ({profile_files.changed_parts(profile.of, now)} changed since)")
+    good = len(profiles) - len(stale)
     if stale:
-        detail = f"{good} of {good + len(stale)} fit; not used any more: {_listed(stale)}"
-        return Finding("profiles", "warn", detail, "`specrun tune` with the same models measures them again")
-    return Finding("profiles", "ok", f"{good}" if good else "none; `specrun tune` makes one, which makes runs faster")
+        detail = f"{good} of {len(profiles)} fit; not used any more: {_listed(stale)}"
+        fitting = Finding("profiles", "warn", detail, "`specrun tune` with the same models measures them again")
+    else:
+        detail = f"{good}" if good else "none; `specrun tune` makes one, which makes runs faster"
+        fitting = Finding("profiles", "ok", detail)
+    known = (f"{len(facts)} {kept_facts.KINDS[kind]}" for kind, facts in kept.items() if facts)
+    detail = f"in {locations.data_dir()}: {', '.join(known) or 'none'}"
+    damaged = [str(fact) for facts in kept.values() for fact in facts if isinstance(fact, Path)]
+    if damaged:
+        detail += f"; {len(damaged)} cannot be read, as files of an older specrun: {_listed(damaged)}"
+        return [fitting, Finding("kept facts", "warn", detail, f"rm {' '.join(map(repr, damaged))}")]
+    return [fitting, Finding("kept facts", "ok", detail)]
 
 
 def kept_prompts() -> Finding:

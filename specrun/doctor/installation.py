@@ -28,7 +28,7 @@ _ARM = {
 
 def versions(specrun: str, build: Build) -> Finding:
     """Which specrun, Python and llama.cpp run."""
-    llama = f"llama-cpp-python {build.bindings}, llama.cpp {build.version}"
+    llama = ", ".join(f"{name} {build.identity[name]}" for name in ("llama-cpp-python", "llama.cpp"))
     return Finding("versions", "ok", f"specrun {specrun}, Python {platform.python_version()}, {llama}")
 
 

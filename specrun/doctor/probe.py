@@ -29,8 +29,7 @@ _OFFLOADED = re.compile(r"offloaded (\d+)/\d+ layers")
 class Build:
     """What llama.cpp says of itself."""
 
-    version: str  # of llama.cpp
-    bindings: str  # version of llama-cpp-python
+    identity: dict[str, str]  # `llama.library.identity`
     backends: tuple[str, ...]
     devices: tuple[Device, ...]
     system_info: str  # see `specrun.hardware.cpu`
@@ -81,8 +80,7 @@ def _build() -> dict[str, Any]:
     from specrun.llama import devices, library
 
     return {
-        "version": library.build(),
-        "bindings": library.bindings_version(),
+        "identity": library.identity(),
         "backends": library.backends(),
         "devices": [asdict(device) for device in devices.devices()],
         "system_info": devices.system_info(),
@@ -103,7 +101,7 @@ def _facts() -> dict[str, Any]:
         except address_space.CannotStreamError as reason:  # no other llama.cpp would change that
             findings.append(Finding("streaming", "ok", fact.notice(str(reason))))
             continue
-        why = why_not(fact, keeps=False)
+        why = why_not(fact)
         broken = Finding(check, "warn", fact.notice(why), fix) if why else None
         findings.append(broken or Finding(check, "ok", fact.relied_on))
     return {"findings": list(map(asdict, findings))}

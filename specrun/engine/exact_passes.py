@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from specrun import kept_facts
 from specrun.engine.default_settings import keeps_bits
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
-from specrun.hardware.machine import fingerprint
 from specrun.hardware.placement import Placement
 from specrun.llama import TargetContext, offload_threshold, tiled_kernels
 from specrun.llama.facts.relied_on import BOUNDARIES, why_not
 from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import TiledKernels
-from specrun.locations import data_dir, recall, remember
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
@@ -81,7 +80,7 @@ def measured(
 ) -> ExactPasses:
     """What was measured on the target loaded with `options`, by an earlier run or now. Measuring empties the cache.
 
-    The result is kept in a file, because all runs must pad alike, and another measurement may choose another of several
+    The result is kept, because all runs must pad alike, and another measurement may choose another of several
     classes that are about equally fast.
     """
     from specrun.profiles.codec import converter  # it imports cattrs, which takes a tenth of a second
@@ -95,8 +94,7 @@ def measured(
     if placement and placement.n_gpu_layers:
         identity["layers"] = [placement.layer_gpus, placement.n_cpu_moe]
         identity["gpu_version"] = _GPU_VERSION
-    path = data_dir() / "exact" / f"{fingerprint(identity)}.json"
-    if known := recall(path, lambda value: converter().structure(value, ExactPasses)):
+    if known := kept_facts.recall("exact", identity, lambda value: converter().structure(value, ExactPasses)):
         return known
     settings = target.context.config.settings
     is_attention_known = settings.gpu_layers or settings.flash_attn == "off"
@@ -105,5 +103,5 @@ def measured(
     sizes, survey = exact_sizes(target, range(1, 32), max(plan.budget for plan in plans))
     padded = min(size for size in survey.ms if size in sizes)
     result = ExactPasses(sizes, True, round(survey.ms[padded] / survey.ms[1] - 1, 4), tiled_kernels.in_use())
-    remember(path, converter().unstructure(result))
+    kept_facts.remember("exact", identity, converter().unstructure(result))
     return result

@@ -9,23 +9,22 @@ with it.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from specrun import kept_facts
 from specrun.engine.generation import Generation
 from specrun.engine.passes import write_alone
 from specrun.engine.placing import LoadPlan, plan_load
 from specrun.engine.request import Request
 from specrun.engine.run_options import Here, RunOptions
 from specrun.errors import CrashError, LlamaError, OutOfMemoryError
-from specrun.hardware import machine
+from specrun.hardware.machine import surroundings
 from specrun.hardware.placement import MAX_STEPS_DOWN
 from specrun.llama import devices
 from specrun.llama_settings import FLOAT_CACHE_TYPES, UNDECIDED, LlamaSettings
-from specrun.locations import data_dir, recall, remember
 from specrun.processes import child_process
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
@@ -67,14 +66,15 @@ def checked(plan: LoadPlan, show: Callable[[str], None]) -> tuple[LoadPlan, list
     options, placement = plan.options, plan.placement
     if options.profile or not placement.vram_bytes:
         return plan, []
-    path = data_dir() / "first-passes" / f"{machine.fingerprint(_identity(plan))}.json"
-    recalled = recall(path, _known)
+    of = _identity(plan)
+    recalled = kept_facts.recall("first-passes", of, _known)
     known = recalled or _tried(plan, show)
     if known is None:
         return plan, []
     smaller = plan_load(replace(options, steps_down=known.steps_down), plan.here).placement
     if not recalled and smaller.vram_bytes:  # another program may hold all VRAM just now, which is not remembered
-        remember(path, asdict(known))
+        kept_facts.remember("first-passes", of, asdict(known))
+    path = kept_facts.path_of("first-passes", of)
     again = f"; delete {path} to try again" if path.exists() else ""
     notices = []
     if known.without:
@@ -93,16 +93,16 @@ def _identity(plan: LoadPlan) -> dict[str, Any]:
         {name: value for name, value in asdict(settings).items() if value is not None and name not in _ALIKE}
         for settings in (plan.options.settings, plan.options.draft_settings)
     ]
-    return machine.surroundings(devices.this_machine(plan.options.settings.rpc)) | {
+    return {
+        **surroundings(devices.this_machine(plan.options.settings.rpc)),
         "files": [file.identity for file in (plan.here.target, plan.options.draft and plan.here.draft) if file],
-        "settings": json.loads(json.dumps(decided)),
+        "settings": decided,
         "where": [plan.placement.regime, plan.placement.draft_in_vram],
     }
 
 
 def _known(value: Any) -> Known | None:
-    steps_down, lacked = int(value.get("steps_down", 0)), str(value.get("lacked", ""))
-    known = Known(str(value["without"]), str(value["why"]), steps_down, lacked)
+    known = Known(**value)
     return known if known.without in dict(_WAYS) else None
 
 

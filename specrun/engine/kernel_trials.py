@@ -75,7 +75,7 @@ def is_faster_without_flash(file: GgufFile, threads: int | None) -> bool:
     if heads is None:
         return False
     subject = {"heads": asdict(heads), "threads": threads}
-    return bool(trial.once("attention", subject, "without", lambda: attention_ms(heads, threads), prefers_without))
+    return bool(trial.once("attention", subject, lambda: attention_ms(heads, threads), prefers_without))
 
 
 def attention_ms(heads: Heads, threads: int | None) -> dict[str, float]:
@@ -129,7 +129,7 @@ def file_order_from(file: GgufFile, threads: int | None) -> int | None:
     if not tiled_kernels.compute([kind]) or tiled_kernels.in_use() == "never":
         return None
     subject = {"type": kind, "threads": threads}
-    least = trial.once("orders", subject, "least", lambda: orders_ms(kind, threads), smallest)
+    least = trial.once("orders", subject, lambda: orders_ms(kind, threads), smallest)
     return None if least is None or least >= _NEVER else least
 
 

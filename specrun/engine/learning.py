@@ -13,11 +13,9 @@ from specrun.engine.placing import FirstGuesses
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.errors import ProfileError
-from specrun.hardware import machine
 from specrun.llama_settings import DEFAULT_UBATCH, LlamaSettings
-from specrun.locations import set_aside
 from specrun.profiles import profile_files
-from specrun.profiles.profile import Acceptance, DamagedProfileError, Profile, TunedPlan
+from specrun.profiles.profile import Acceptance, Profile, TunedPlan
 from specrun.speculation.controllers.arm import ExpectedPlan, untried
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.method import OFF, Plan
@@ -98,15 +96,7 @@ class Learner:
     @property
     def earlier(self) -> Profile | None:
         """What earlier runs with the same settings have kept; None for nothing."""
-        path = profile_files.learned_path_of(machine.fingerprint(self.identity))
-        try:
-            learned = profile_files.find(path)
-        except DamagedProfileError as error:
-            aside = set_aside(path)
-            self.note(f"{error}, and {aside}; what earlier runs learned of this pair is learned again")
-            return None
-        except ProfileError:
-            return None  # it is written again when this run ends
+        learned = profile_files.find(self.identity, self.note, "learned")
         return learned if learned and learned.settings == self.settings else None
 
     def with_threads(self, n: int) -> Learner:
@@ -125,7 +115,7 @@ class Learner:
         self._kept_at = clock.now()
         try:
             if learned := self._profile({t: auto for t, auto in choosers.items() if auto.has_learned}):
-                profile_files.export(learned, profile_files.learned_path_of(learned.fingerprint))
+                profile_files.save(learned)
         except ProfileError as error:
             self.note(f"what this run learned is not kept: {error}")
 
@@ -137,7 +127,6 @@ class Learner:
         learned = guide.costs
         table = learned.draft.table(guide.plain_ms(0)) if self.options.draft else None
         return Profile(
-            fingerprint=machine.fingerprint(self.identity),
             identity=self.identity,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             target=self.options.target.name,

@@ -31,7 +31,7 @@ from specrun.llama.target import target_lanes
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import file_bytes
 from specrun.long_run import left_text
-from specrun.profiles.lookup import known_rates
+from specrun.profiles.profile_files import known_rates
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.method import OFF, Plan
 

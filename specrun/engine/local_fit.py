@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specrun import __version__
+from specrun import __version__, kept_facts
 from specrun.catalog.entries import Entry, Kind
-from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.gguf_file import GgufFile, file_identity
 from specrun.catalog.info import kind_of
 from specrun.display_text import size_text
 from specrun.errors import ModelFileError
@@ -21,8 +19,7 @@ from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import ModelShape, expected_shape
 from specrun.llama import devices
 from specrun.llama_settings import UNDECIDED
-from specrun.locations import cache_dir, recall, remember
-from specrun.profiles.lookup import known_rates
+from specrun.profiles.profile_files import known_rates
 
 IN_MEMORY = ("vram", "partly", "ram")  # the values of `Fit.fits` of a model that is not read from disk in every pass
 
@@ -39,30 +36,22 @@ class FileShape:
 def file_shape(path: Path) -> FileShape | None:
     """The shape of the model at `path`; None if the file is damaged, of which `specrun models info` says more.
 
-    It is kept in the cache folder, because to read the header of a real model takes a tenth of a second.
+    It is kept, because to read the header of a real model takes a tenth of a second.
     """
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    name = os.fspath(path.absolute())
-    of = [__version__, name, stat.st_size, stat.st_mtime_ns]
-    kept = cache_dir() / "shapes" / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}.json"
 
-    def read(value: Any) -> FileShape | None:
-        if value["of"] != of:
-            return None
-        shape: dict[str, Any] = {key: tuple(n) if isinstance(n, list) else n for key, n in value["shape"].items()}
-        return FileShape(value["kind"], float(value["used_share"]), ModelShape(**shape))
+    def made(value: Any) -> FileShape:
+        shape: dict[str, Any] = {key: tuple(n) if isinstance(n, list) else n for key, n in value.pop("shape").items()}
+        return FileShape(**value, shape=ModelShape(**shape))
 
-    if found := recall(kept, read):
-        return found
     try:
+        of = {"specrun": __version__, "file": file_identity([path])}
+        if known := kept_facts.recall("shapes", of, made):
+            return known
         file = GgufFile.read(path)
     except ModelFileError:
         return None
     found = FileShape(kind_of(file), file.used_share, ModelShape.of(file, CELLS, UNDECIDED))
-    remember(kept, {"of": of, **asdict(found)})
+    kept_facts.remember("shapes", of, asdict(found))
     return found
 
 

@@ -29,9 +29,10 @@ from specrun.engine.engine import Engine, SavedCaches
 from specrun.engine.prompt_file import DamagedStateError, Head, StoppedError
 from specrun.engine.prompt_folder import SUFFIX
 from specrun.errors import ContextFullError, OutOfMemoryError, SpecrunError
-from specrun.hardware.machine import fingerprint, surroundings
+from specrun.hardware.machine import surroundings
 from specrun.hardware.memory import Memory
 from specrun.hardware.placement import Placement
+from specrun.kept_facts import fingerprint
 from specrun.llama import devices, offload_threshold, tiled_kernels
 from specrun.llama.batch import common_prefix
 from specrun.llama.context import LlamaContext

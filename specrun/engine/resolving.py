@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from specrun import kept_facts
 from specrun.catalog import embedded, ollama
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import check_tokenizer
@@ -14,10 +16,12 @@ from specrun.catalog.resolve import NO_DRAFT, OWN_HEAD, Fetcher, local_pair
 from specrun.engine import growth_maps, prompt_tokens
 from specrun.engine.run_options import RunOptions, context_length
 from specrun.errors import UsageError
-from specrun.llama import named_template, offload_threshold
+from specrun.hardware.machine import surroundings
+from specrun.kept_facts import KeptFact
+from specrun.llama import devices, library, named_template, offload_threshold
 from specrun.options.machine_options import MachineOptions
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
-from specrun.profiles import lookup, profile_files
+from specrun.profiles import profile_files
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import Plan
 
@@ -80,21 +84,38 @@ def _wanted_head(target: str | None, plans: Sequence[Plan]) -> str | None:
 
 
 def identity_of(options: RunOptions) -> dict[str, Any]:
-    """What a profile for these options depends on. Raises ModelFileError for a file that cannot be read."""
-    return lookup.identify(_subject(options))
+    """All that a profile for these options depends on, by part, as JSON values: files, what the user has decided, this
+    machine and this build of llama.cpp. Raises ModelFileError for a file that cannot be read.
+    """
+    return {**_subject(options), **surroundings(devices.this_machine(options.settings.rpc))}
 
 
-def _subject(options: RunOptions) -> lookup.Subject:
+def _subject(options: RunOptions) -> dict[str, Any]:
     target = GgufFile.read(options.target)
-    return lookup.Subject(
-        target=target,
-        draft=GgufFile.read(options.draft) if options.draft else None,
-        ctx_size=context_length(options.ctx_size, target.n_ctx_train),
-        settings=options.settings,
-        draft_settings=options.draft_settings,
-        exact=options.exact,
-        residency=options.residency,
-    )
+    both = {"target": options.settings, "draft": options.draft_settings}
+    decided = {name: {key: v for key, v in asdict(given).items() if v is not None} for name, given in both.items()}
+    # Where weights do not fit into RAM, all times depend on how they are read.
+    how = {} if options.residency == "auto" else {"residency": options.residency}
+    return {
+        "files": [target.identity, GgufFile.read(options.draft).identity if options.draft else None],
+        "context": context_length(options.ctx_size, target.n_ctx_train),
+        "settings": json.loads(json.dumps({**decided, "exact": options.exact, **how})),
+    }
+
+
+def _offload_min_batch(options: RunOptions) -> int | None:
+    """The threshold of offloading that the profile for these options was measured with; None for llama.cpp's own.
+
+    It has to be known before llama.cpp looks for devices, which are a part of a profile's identity; so everything else
+    is compared. Without a draft, profiles with any draft count.
+    """
+    wanted = {**_subject(options), **library.identity()}
+    files = [file for file in wanted.pop("files") if file]
+    found: dict[str, int] = {}
+    for kept in kept_facts.every("profiles"):
+        if isinstance(kept, KeptFact) and kept.of["files"][: len(files)] == files and wanted.items() <= kept.of.items():
+            found[kept.value["created"]] = kept.value["settings"].get("offload_min_batch")
+    return found[max(found)] if found else None
 
 
 def with_profile(
@@ -109,20 +130,21 @@ def with_profile(
     are_saved = profile_files.are_saved()
     if options.draft is None and not are_saved:
         return options
-    subject = _subject(options)
     if are_saved and offload_threshold.is_open():
-        offload_threshold.settle(lookup.offload_min_batch(subject))
+        offload_threshold.settle(_offload_min_batch(options))
+    identity = identity_of(options)
     if options.draft is None:
         # The newest profile of the target with any draft, so that a text is the same without a draft.
-        profile = profile_files.of_target(lookup.identify(subject))
+        profile = profile_files.of_target(identity)
         return replace(options, profile=profile.without_draft() if profile else None)
-    saved = lookup.find(lookup.identify(subject))
-    if saved.notice and (saved.is_set_aside or speculation.is_auto or speculation.method):
-        note(saved.notice)
+    saved = profile_files.find(identity, note)
+    counts = saved is None and are_saved and (speculation.is_auto or speculation.method)
+    if counts and (why := profile_files.why_outdated(identity)):
+        note(why)
     if speculation.method:
-        plan = _with_size(options.plans[0], saved.profile, speculation, temperature)
+        plan = _with_size(options.plans[0], saved, speculation, temperature)
         options = replace(options, plans=(plan,))
-    return replace(options, profile=saved.profile)
+    return replace(options, profile=saved)
 
 
 def _with_size(plan: Plan, profile: Profile | None, speculation: SpeculationOptions, temperature: float) -> Plan:

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from specrun import clock
+from specrun import clock, kept_facts
 from specrun.errors import LlamaError
-from specrun.hardware import machine
+from specrun.hardware.machine import surroundings
 from specrun.llama import devices
-from specrun.locations import data_dir, recall, remember
 from specrun.long_run import Run
 
 CLEARLY = 1.03  # times as fast as the best so far: repeated measurements of the same settings differ by about as much
@@ -77,26 +76,18 @@ def best_of(
 
 
 def once(
-    folder: str, subject: Mapping[str, Any], name: str, measure: Callable[[], Times], choose: Callable[[Times], int]
+    kind: str, subject: Mapping[str, Any], measure: Callable[[], Times], choose: Callable[[Times], int]
 ) -> int | None:
-    """What a trial chooses on this machine with this llama.cpp. It is made once, and its result is kept in a file.
+    """What a trial chooses on this machine with this llama.cpp. It is made once, and its result is kept.
 
     The text may depend on the choice, so another trial must not change it.
 
-    folder: in the data folder, for the files of all trials of this kind.
-    subject: what else the choice depends on, as JSON values. name: of the choice in the file.
-    measure: what was measured, as JSON values. choose: the choice by that; a bool or an integer.
+    kind: of `kept_facts.KINDS`. subject: what else the choice depends on, as JSON values.
+    measure: what was measured. choose: the choice by that; a bool or an integer.
     Returns None if llama.cpp cannot be measured so, or memory or disk are full.
     """
-    identity = machine.surroundings(devices.this_machine())
-    path = data_dir() / folder / f"{machine.fingerprint({**identity, **subject})}.json"
-    known = recall(path, lambda value: int(value[name]))
-    if known is not None:
-        return known
+    of = {**surroundings(devices.this_machine()), **subject}
     try:
-        ms = measure()
+        return kept_facts.once(kind, of, lambda: choose(measure()), int)
     except (LlamaError, OSError):
         return None
-    choice = choose(ms)
-    remember(path, {**subject, "ms": ms, name: choice})
-    return choice

@@ -1,8 +1,7 @@
-"""This machine and its devices as values, and the fingerprint that names the profile of a measurement made on it."""
+"""This machine and its devices as values, and what measurements on it depend on."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import re
@@ -84,19 +83,13 @@ class Machine:
     cpu: Cpu
     memory: Memory
     devices: tuple[Device, ...]  # all devices of llama.cpp
-    llama_build: str  # version of llama.cpp
-    bindings: str  # version of llama-cpp-python
+    llama: dict[str, str]  # which build of llama.cpp: `specrun.llama.library.identity`
     driver: str | None = None  # of the GPU, e.g. `nvidia 550.54.14`; None if unknown
     storage: Storage | None = None  # that the model file lies on; None without a model file
 
     @classmethod
     def read(
-        cls,
-        devices: Sequence[Device],
-        system_info: str,
-        llama_build: str,
-        bindings: str,
-        model_path: Path | None = None,
+        cls, devices: Sequence[Device], system_info: str, llama: Mapping[str, str], model_path: Path | None = None
     ) -> Machine:
         """Read this machine, and measure a model file's storage. The others are what `specrun.llama` says."""
         return cls(
@@ -106,8 +99,7 @@ class Machine:
             cpu=Cpu.read(system_info),
             memory=Memory.read(),
             devices=tuple(devices),
-            llama_build=llama_build,
-            bindings=bindings,
+            llama=dict(llama),
             driver=gpu_driver(),
             storage=Storage.read(model_path) if model_path else None,
         )
@@ -136,31 +128,10 @@ def gpu_driver(root: Path = Path("/")) -> str | None:
     return f"amdgpu {version}" if version else None
 
 
-def identity(
-    machine: Machine,
-    *,
-    target: str,
-    draft: str | None,
-    ctx_size: int,
-    settings: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Everything that a measurement depends on, by name, so that a message can say what has changed.
-
-    target, draft: `identity` of each model's files; draft None: no draft.
-    settings: the settings of llama.cpp that the user decided (threads, cache types, layers in VRAM).
-    """
-    return {
-        "files": [target, draft],
-        **surroundings(machine),
-        "context": ctx_size,
-        "settings": json.loads(json.dumps(settings)),
-    }
-
-
 def surroundings(machine: Machine) -> dict[str, Any]:
-    """The parts of an `identity` that depend on this machine and not on the pair and its options.
+    """What a measurement on this machine depends on besides its subject, by name, so that what has changed can be said.
 
-    They stay the same between runs: no free memory, no measured bandwidth.
+    It stays the same between runs: no free memory, no measured bandwidth.
     """
     # Through JSON and back, so that the result equals a result that was saved and loaded.
     values = json.loads(json.dumps(asdict(machine)))
@@ -174,17 +145,6 @@ def surroundings(machine: Machine) -> dict[str, Any]:
             del device["total_bytes"]
     if machine.storage:
         del values["storage"]["bytes_per_second"]
-    return {
-        "memory": machine.memory.total_bytes // _MEMORY_STEP,
-        "devices": devices,
-        "driver": values.pop("driver"),
-        "llama.cpp": values.pop("llama_build"),
-        "llama-cpp-python": values.pop("bindings"),
-        "machine": values,
-    }
-
-
-def fingerprint(parts: Mapping[str, Any]) -> str:
-    """The name of a profile's file: 16 hex digits of the SHA-256 of an `identity`."""
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    ram = machine.memory.total_bytes // _MEMORY_STEP
+    named = {"memory": ram, "devices": devices, "driver": values.pop("driver"), **values.pop("llama")}
+    return {**named, "machine": values}

@@ -40,7 +40,7 @@ def devices(servers: Sequence[str] | None = None) -> list[Device]:
 
 def this_machine(servers: Sequence[str] | None = None, model_path: Path | None = None) -> Machine:
     """This machine as it is now, with the devices of those servers. model_path: the file whose storage is measured."""
-    return Machine.read(devices(servers), system_info(), library.build(), library.bindings_version(), model_path)
+    return Machine.read(devices(servers), system_info(), library.identity(), model_path)
 
 
 def offload_handles(servers: Sequence[str] | None) -> list[int]:

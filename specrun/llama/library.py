@@ -21,6 +21,7 @@ import llama_cpp.llama_cpp
 from llama_cpp._ggml import libggml
 
 from specrun import interrupts
+from specrun.catalog.gguf_file import file_identity
 from specrun.display_text import one_line, visible
 from specrun.errors import LlamaError, ModelFileError, OutOfMemoryError, SpecrunError, UsageError
 from specrun.llama import offload_threshold
@@ -34,6 +35,7 @@ logger = logging.getLogger("specrun.llama")
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUE = 5
 _LIBRARY = re.compile(r"^(lib)?(ggml|llama).*\.(so|dylib|dll)")
+_LIBRARY_BYTES = 2**16  # at either end of a library, where linkers write which build it is
 _LOG_PREFIX = re.compile(r"^(\w+: |error loading model[\w ]*: )*")
 _LACKS_MEMORY = re.compile(
     r"allocat|bad_alloc|alloc_failed|out ?of ?(device|host|pool)? ?memory|insufficient memory", re.I
@@ -291,6 +293,12 @@ def build() -> str:
 def bindings_version() -> str:
     """Version of llama-cpp-python."""
     return str(llama_cpp.__version__)
+
+
+def identity() -> dict[str, str]:
+    """This build of llama.cpp: its versions, and the identity of its libraries, by what people call them."""
+    libraries = file_identity(files(), _LIBRARY_BYTES)[:16]
+    return {"llama.cpp": build(), "llama-cpp-python": bindings_version(), "libraries": libraries}
 
 
 def files() -> list[Path]:

@@ -25,7 +25,7 @@ from specrun.llama.deep_stack import with_stack_for
 from specrun.llama.parameters import ModelParameters
 from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import UNDECIDED, LlamaSettings
-from specrun.locations import encode
+from specrun.locations import encode, file_state
 
 _M_ROPE = (llama_cpp.LLAMA_ROPE_TYPE_MROPE, llama_cpp.LLAMA_ROPE_TYPE_IMROPE)
 
@@ -110,7 +110,7 @@ class LlamaModel(library.Closing):
         self.handle: Any = None
         is_stopped = False
         lost_pages.watch(self._files())
-        self._read_from = [(file, _state(file)) for file in self._files()] if settings.load_mode != "none" else []
+        self._read_from = [(file, file_state(file)) for file in self._files()] if settings.load_mode != "none" else []
         try:
             with interrupts.held() as interrupted, library.CapturedErrors() as errors:
 
@@ -147,8 +147,8 @@ class LlamaModel(library.Closing):
 
         A file that was deleted or replaced stays in use as it was.
         """
-        found = ((file, read, _state(file)) for file, read in self._read_from)
-        return next((file for file, read, now in found if read[0] == now[0] and read != now), None)
+        found = ((file, read, file_state(file)) for file, read in self._read_from)
+        return next((file for file, read, now in found if read[:2] == now[:2] and read != now), None)
 
     def close(self) -> None:
         """Free the weights. Safe to call twice."""
@@ -277,12 +277,3 @@ class LlamaModel(library.Closing):
         """The Jinja source of the chat template, or a name of llama.cpp's: what the user gave, or the file's own."""
         own = self.metadata("tokenizer.chat_template") or ""
         return self.given_template or (own if own.strip() else None)
-
-
-def _state(file: Path) -> tuple[int, int, int]:
-    """Which file it is, and what tells that its content changed. Zeros if it is not there."""
-    try:
-        state = file.stat()
-    except OSError:
-        return 0, 0, 0
-    return state.st_ino, state.st_size, state.st_mtime_ns

@@ -12,12 +12,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
-from specrun.profiles.profile import (
-    Acceptance,
-    DamagedProfileError,
-    Profile,
-    TunedPlan,
-)
+from specrun.profiles.profile import Acceptance, Profile, TunedPlan
 from specrun.speculation.controllers.arm import ExpectedPlan
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.calibration import Calibration
@@ -36,20 +31,21 @@ def profile_to_json(profile: Profile) -> dict[str, Any]:
     value = converter().unstructure(profile)
     pair = {"target": value.pop("target"), "draft": value.pop("draft")}
     # The first plan stands on its own as well, for programs that want a single one.
-    return {"version": VERSION, "pair": pair, "tables": value.pop("costs"), **value, "plan": value["plans"][0]}
+    names = {"version": VERSION, "fingerprint": profile.fingerprint, "pair": pair}
+    return {**names, "tables": value.pop("costs"), **value, "plan": value["plans"][0]}
 
 
 def profile_from_json(value: Any) -> Profile:
     """The inverse of `profile_to_json`.
 
-    Raises DamagedProfileError for any other value, and ProfileError for one of another version.
+    Raises ProfileError for any other value, and for one of another version.
     """
     try:
         version = value["version"]
         if version == VERSION:
             return converter().structure({**value, **value["pair"], "costs": value["tables"]}, Profile)
     except Exception as error:  # a foreign file may fail in any constructor
-        raise DamagedProfileError("not a profile of `specrun tune`") from error
+        raise ProfileError("not a profile of `specrun tune`") from error
     raise ProfileError(f"a profile of version {version}, not {VERSION}; run `specrun tune` again")
 
 

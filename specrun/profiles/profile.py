@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from specrun.errors import ProfileError
 from specrun.hardware.residency import Residency
+from specrun.kept_facts import fingerprint
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.controllers.arm import ExpectedPlan, untried
 from specrun.speculation.drafters.guessed import COPIED_NODES, DRAFTLESS
@@ -23,10 +23,6 @@ Origin = Literal["tuned", "learned"]
 def nearest(temperature: float, measured: Iterable[float]) -> float:
     """The nearest measured temperature. Greedy and sampled texts differ most, so 0 stands for 0 only if possible."""
     return min(measured, key=lambda t: ((t == 0) != (temperature == 0), abs(t - temperature)))
-
-
-class DamagedProfileError(ProfileError):
-    """A file that is no profile at all."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,6 @@ class TriedSettings:
 class Profile:
     """What one run of `specrun tune` measured and chose."""
 
-    fingerprint: str  # hash of `identity`
     identity: dict[str, Any]  # everything that the measurements depend on, in parts, so that a change can be named
     created: str  # ISO 8601, UTC
     target: str  # file name
@@ -92,6 +87,11 @@ class Profile:
     picture: str = ""  # where the layers lie, as plain text
     notices: list[str] = field(default_factory=list)  # sentences for the user, most about what disturbed it
     origin: Origin = "tuned"  # `specrun tune` measured it, or runs of `auto` learned it while they wrote
+
+    @property
+    def fingerprint(self) -> str:
+        """It names the profile."""
+        return fingerprint(self.identity)
 
     @property
     def padding(self) -> PassSizes:

@@ -1,81 +1,77 @@
-"""Where profiles are kept: JSON files in the user's data folder, named by their fingerprints."""
+"""Profiles as files: those that are kept of this machine (`kept_facts`), and those that users export and import."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from specrun import kept_facts
+from specrun.catalog.entries import Entry
 from specrun.errors import ProfileError
-from specrun.locations import data_dir, parse_json, write_json
-from specrun.profiles.profile import DamagedProfileError, Profile
+from specrun.hardware.fit import Rates
+from specrun.kept_facts import KeptFact
+from specrun.locations import parse_json, write_json
+from specrun.profiles.profile import Origin, Profile
 
+KINDS: Mapping[Origin, str] = {"tuned": "profiles", "learned": "profiles/learned"}  # of facts
+UNFINISHED = "profiles/unfinished"
 # What a user calls the parts of an identity.
-_NAMES = {"memory": "RAM", "driver": "GPU driver", "devices": "GPUs", "context": "--ctx-size", "settings": "options"}
-
-
-def folder() -> Path:
-    """The folder of all profiles."""
-    return data_dir() / "profiles"
-
-
-def path_of(fingerprint: str) -> Path:
-    """The file of the profile with this fingerprint."""
-    return folder() / f"{fingerprint}.json"
+_NAMES = {
+    "memory": "RAM", "driver": "GPU driver", "devices": "GPUs", "context": "--ctx-size", "settings": "options",
+    "libraries": "llama.cpp's libraries",
+}  # fmt: skip
 
 
 def check_folder() -> None:
     """Raise ProfileError if no profile could be saved; `specrun tune` asks before it measures for minutes."""
-    check = folder() / "unfinished" / "check.json"
     try:
-        write_json(check, {})
-        check.unlink()
+        kept_facts.write(UNFINISHED, {}, {}).unlink()
     except OSError as error:
+        folder = kept_facts.folder("profiles")
         raise ProfileError(
-            f"profiles cannot be written to {folder()}: {error.strerror}; SPECRUN_DATA_DIR names another folder"
+            f"profiles cannot be written to {folder}: {error.strerror}; SPECRUN_DATA_DIR names another folder"
         ) from error
 
 
 def save(profile: Profile) -> Path:
-    """Write the profile to its file, in place of what runs have learned, and return the path. Raises ProfileError."""
-    path = path_of(profile.fingerprint)
-    _write(profile, path, f"the profile cannot be written to {path}")
-    learned_path_of(profile.fingerprint).unlink(missing_ok=True)
-    return path
-
-
-def export(profile: Profile, path: Path) -> None:
-    """Write the profile to this file. Where two processes do so, what is written last stays. Raises ProfileError."""
-    _write(profile, path.absolute(), f"{path} cannot be written")
-
-
-def _write(profile: Profile, path: Path, failure: str) -> None:
+    """Keep a profile, a tuned one in place of what runs have learned, and return its path. Raises ProfileError."""
     from specrun.profiles.codec import profile_to_json
 
     try:
-        write_json(path, profile_to_json(profile))
+        path = kept_facts.write(KINDS[profile.origin], profile.identity, profile_to_json(profile))
     except OSError as error:
-        raise ProfileError(f"{failure}: {error.strerror}") from error
+        path = kept_facts.path_of(KINDS[profile.origin], profile.identity)
+        raise ProfileError(f"the profile cannot be written to {path}: {error.strerror}") from error
+    if profile.origin == "tuned":
+        kept_facts.path_of(KINDS["learned"], profile.identity).unlink(missing_ok=True)
+    return path
 
 
 def forget(profile: Profile) -> Path:
     """Delete a profile and what runs have learned of the pair, and return the profile's path. Raises ProfileError."""
-    path, learned = path_of(profile.fingerprint), learned_path_of(profile.fingerprint)
-    for kept in (path, learned):
+    paths = {origin: kept_facts.path_of(kind, profile.identity) for origin, kind in KINDS.items()}
+    for path in paths.values():
         try:
-            kept.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         except OSError as error:
-            raise ProfileError(f"{kept} cannot be deleted: {error.strerror}") from error
-    return learned if profile.origin == "learned" else path
+            raise ProfileError(f"{path} cannot be deleted: {error.strerror}") from error
+    return paths[profile.origin]
 
 
-def learned_path_of(fingerprint: str) -> Path:
-    """The file of what runs have learned, which is apart from profiles so that it can never replace a tuned one."""
-    return folder() / "learned" / f"{fingerprint}.json"
+def export(profile: Profile, path: Path) -> None:
+    """Write the profile to a file of the user's. Raises ProfileError."""
+    from specrun.profiles.codec import profile_to_json
+
+    try:
+        write_json(path.absolute(), profile_to_json(profile))
+    except OSError as error:
+        raise ProfileError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def load(path: Path) -> Profile:
-    """The profile in a file. Raises ProfileError if the file cannot be read or is not a profile."""
+    """The profile in a file of the user's. Raises ProfileError if it cannot be read or is not a profile."""
     from specrun.profiles.codec import profile_from_json
 
     try:
@@ -83,53 +79,86 @@ def load(path: Path) -> Profile:
     except OSError as error:
         raise ProfileError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise DamagedProfileError(f"{path} is not a profile of `specrun tune`") from error
+        raise ProfileError(f"{path} is not a profile of `specrun tune`") from error
     except ProfileError as error:
-        raise type(error)(f"{path}: {error}") from error
+        raise ProfileError(f"{path}: {error}") from error
+
+
+def find(identity: Mapping[str, Any], note: Callable[[str], None], origin: Origin = "tuned") -> Profile | None:
+    """The profile of this pair on this machine, if there is one.
+
+    identity: everything that it depends on, by part. note: called with a sentence about one that is damaged.
+    """
+    kind = KINDS[origin]
+    if not kept_facts.path_of(kind, identity).exists():
+        return None
+    from specrun.profiles.codec import profile_from_json  # it imports cattrs, which takes a tenth of a second
+
+    instead = "`specrun tune` makes a new one" if origin == "tuned" else "it is learned again"
+    return kept_facts.recall(kind, identity, profile_from_json, lambda why: note(f"{why}; {instead}"))
 
 
 def saved(with_learned: bool = False) -> Iterator[Profile]:
     """Every tuned profile that can be read, and with `with_learned` what runs have learned too, newest first."""
+    from specrun.profiles.codec import profile_from_json
+
     profiles = []
-    learned = (folder() / "learned").glob("*.json") if with_learned else ()
-    for path in (*folder().glob("*.json"), *learned):
+    kinds = KINDS.values() if with_learned else ["profiles"]
+    for kept in itertools.chain.from_iterable(map(kept_facts.every, kinds)):
         try:
-            profiles.append(load(path))
+            profiles += [profile_from_json(kept.value)] if isinstance(kept, KeptFact) else []
         except ProfileError:
             continue
     return iter(sorted(profiles, key=lambda profile: profile.created, reverse=True))
 
 
 def are_saved() -> bool:
-    """Whether there is any profile; reads none of them."""
-    return any(folder().glob("*.json"))
+    """Whether there is any tuned profile; reads none of them."""
+    return any(kept_facts.folder("profiles").glob("*.json"))
 
 
-def find(path: Path) -> Profile | None:
-    """The profile in this file, or None. Raises ProfileError if the file is damaged."""
-    return load(path) if path.exists() else None
+def of_target(identity: Mapping[str, Any]) -> Profile | None:
+    """The newest tuned profile whose identity differs from this one at most in the draft."""
 
-
-def of_target(identity: dict[str, Any]) -> Profile | None:
-    """The newest profile whose identity differs from this one at most in the draft."""
-
-    def without_draft(parts: dict[str, Any]) -> dict[str, Any]:
-        return parts | {"files": parts.get("files", [None])[:1]}
+    def without_draft(parts: Mapping[str, Any]) -> dict[str, Any]:
+        return {**parts, "files": parts.get("files", [None])[:1]}
 
     wanted = without_draft(identity)
     return next((profile for profile in saved() if without_draft(profile.identity) == wanted), None)
 
 
-def in_words(parts: Iterable[str]) -> str:
-    """Parts of an identity as a user calls them, separated by commas."""
-    return ", ".join(_NAMES.get(part, part) for part in parts)
-
-
-def changed_parts(identity: dict[str, Any]) -> list[str]:
-    """The parts of the identity that differ from the newest other profile of the same files; empty without one."""
+def why_outdated(identity: Mapping[str, Any]) -> str | None:
+    """A line about the newest tuned profile of the same files, which something has changed since; None without one."""
     for profile in saved():
-        if profile.identity.get("files") == identity.get("files"):
-            changed = [part for part, value in identity.items() if profile.identity.get(part) != value]
-            if changed:
-                return changed
-    return []
+        is_same = profile.identity.get("files") == identity.get("files")
+        if is_same and (changed := changed_parts(profile.identity, identity)):
+            return f"this pair was tuned before, but {changed} changed since; `specrun tune` measures again"
+    return None
+
+
+def changed_parts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The parts of an identity that are not as they were, as a user calls them."""
+    return ", ".join(_NAMES.get(part, part) for part, value in now.items() if before.get(part) != value)
+
+
+def known_rates(catalog: Mapping[str, Entry]) -> Rates:
+    """The rates that the newest profiles of this machine tell, and assumed ones for the rest.
+
+    A dense model of the catalog that lies in one memory tells the rate of that memory: its bytes over the time of a
+    plain pass. The rate of the disk was measured when a profile was made.
+    """
+    sizes = {
+        entry.file.rsplit("/", 1)[-1]: entry.expected_bytes
+        for entry in catalog.values()
+        if entry.kind == "dense" and entry.expected_bytes
+    }
+    found: dict[str, float] = {}
+    for profile in saved() if are_saved() else ():
+        n_bytes = sizes.get(profile.target)
+        if n_bytes and (field := {"in VRAM": "vram", "in RAM": "ram"}.get(profile.regime)):
+            found.setdefault(field, n_bytes / profile.costs.target.ms(1, 0) * 1e3)
+        storage = profile.hardware.get("storage")
+        disk = storage.get("bytes_per_second") if isinstance(storage, dict) else None
+        if isinstance(disk, (int, float)) and disk > 0:
+            found.setdefault("disk", float(disk))
+    return Rates(**found, measured=tuple(found))

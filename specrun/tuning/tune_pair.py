@@ -16,7 +16,6 @@ from specrun.engine.placing import LoadPlan, plan_load
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.engine.trial import best_of, is_faster
-from specrun.hardware import machine
 from specrun.hardware.cpu import usable_cores, usable_threads
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement
@@ -73,7 +72,7 @@ def tune_pair(
     """
     effort, started = EFFORTS[effort_name], clock.now()
     key = f"{effort_name} {list(temperatures)} {[text.prompt for text in own] if own else ''} {raw}"
-    unfinished = UnfinishedRun(machine.fingerprint(identity), key)
+    unfinished = UnfinishedRun(identity, key)
     run = run.expected_to_take(expected_seconds(effort_name))
     run.show("looking at this machine")
     here = devices.this_machine(options.settings.rpc, options.target)
@@ -116,7 +115,6 @@ def _profile(options: RunOptions, identity: Mapping[str, Any], here: Machine, st
     """What was measured of a pair, without where its weights lie."""
     assert stages.settings
     return Profile(
-        fingerprint=machine.fingerprint(identity),
         identity=dict(identity),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         target=options.target.name,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from specrun import kept_facts
 from specrun.llama_settings import LlamaSettings
-from specrun.locations import recall, remember
 from specrun.profiles.codec import converter
 from specrun.profiles.profile import Profile, TriedSettings
-from specrun.profiles.profile_files import folder
+from specrun.profiles.profile_files import UNFINISHED
 from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.tuning.learning_texts import Learned
@@ -39,15 +38,15 @@ class Stages:
 class UnfinishedRun:
     """The stages of one run, and the file that keeps them."""
 
-    def __init__(self, fingerprint: str, key: str) -> None:
-        """Read what an earlier run with this fingerprint and key has measured, if it was less than an hour ago."""
-        self._path = path = _file(fingerprint)
+    def __init__(self, identity: Mapping[str, Any], key: str) -> None:
+        """Read what an earlier run with this identity and key has measured, if it was less than an hour ago."""
+        self._identity = identity
 
         def read(value: Any) -> Stages | None:
-            is_usable = time.time() - path.stat().st_mtime <= _MAX_AGE and value["key"] == key
-            return converter().structure(value, Stages) if is_usable else None
+            age = time.time() - kept_facts.path_of(UNFINISHED, identity).stat().st_mtime
+            return converter().structure(value, Stages) if age <= _MAX_AGE and value["key"] == key else None
 
-        earlier = recall(path, read)
+        earlier = kept_facts.recall(UNFINISHED, identity, read)
         self.is_resumed = earlier is not None
         self.stages = earlier or Stages(key)
 
@@ -68,13 +67,9 @@ class UnfinishedRun:
 
     def save(self) -> None:
         """Write the stages to the file. If the disk refuses, the run can only not be continued."""
-        remember(self._path, converter().unstructure(self.stages))
+        kept_facts.remember(UNFINISHED, self._identity, converter().unstructure(self.stages))
 
 
-def delete(fingerprint: str) -> None:
+def delete(identity: Mapping[str, Any]) -> None:
     """Delete what an unfinished run has left; its profile is saved."""
-    _file(fingerprint).unlink(missing_ok=True)
-
-
-def _file(fingerprint: str) -> pathlib.Path:
-    return folder() / "unfinished" / f"{fingerprint}.json"
+    kept_facts.path_of(UNFINISHED, identity).unlink(missing_ok=True)

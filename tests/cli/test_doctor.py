@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from specrun.catalog.gguf_file import GgufFile
 from specrun.cli import doctor
 from specrun.doctor import Finding, folders
-from specrun.llama_settings import UNDECIDED
-from specrun.profiles import lookup, profile_files
+from specrun.engine.resolving import identity_of
+from specrun.engine.run_options import RunOptions
+from specrun.profiles import profile_files
+from specrun.speculation.method import OFF
 from tests.conftest import SpecrunHere
 from tests.profiles.test_profile import made
 
@@ -23,6 +24,7 @@ CHECKS = {
     "backends",
     "instructions",
     "profiles",
+    "kept facts",
     "memory",
     "lockable memory",
     "other load",
@@ -66,9 +68,9 @@ def test_a_failure_is_a_line_with_what_mends_it_and_exit_code_1(here: SpecrunHer
 
 @pytest.mark.slow
 def test_a_profile_of_this_machine_fits_and_one_of_another_build_is_named(here: SpecrunHere, demo_target: Path) -> None:
-    identity = lookup.identify(lookup.Subject(GgufFile.read(demo_target), None, 512, UNDECIDED, UNDECIDED, exact=False))
-    profile_files.save(made("a", identity=identity))
-    profile_files.save(made("b", identity=identity | {"llama.cpp": "older"}))
+    identity = identity_of(RunOptions(demo_target, None, (OFF.plan(),), ctx_size=512))
+    profile_files.save(made(identity=identity))
+    profile_files.save(made(identity=identity | {"llama.cpp": "older"}))
     found = {finding["check"]: finding for finding in json.loads(here("doctor", "--json").stdout)}
     assert found["profiles"]["status"] == "warn"
     assert found["profiles"]["detail"].startswith("1 of 2 fit")

@@ -15,7 +15,6 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import trimmed_in
 from specrun.engine.placing import plan_load
 from specrun.engine.run_options import RunOptions
-from specrun.hardware import machine
 from specrun.profiles.codec import profile_from_json
 from specrun.tuning import tune_pair
 from tests.conftest import SpecrunHere
@@ -44,7 +43,7 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         assert options.draft
         rate = rates["trimmed" if trimmed_in(GgufFile.read(options.draft)) else "whole"]
         plans = [replace(p, predicted_tokens_per_second=rate, plain_tokens_per_second=4.0) for p in PROFILE.plans]
-        own = {"fingerprint": machine.fingerprint(identity), "identity": dict(identity)}
+        own = {"identity": dict(identity)}
         return replace(PROFILE, plans=plans, **own), plan_load(options).placement, WRITTEN
 
     monkeypatch.setattr(tune_pair, "tune_pair", measured)

@@ -16,10 +16,12 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
+from specrun import kept_facts
 from specrun.doctor import Finding, folders, machine
 from specrun.hardware.cpu import LoadWatch, OtherLoad, usable_cores
 from specrun.hardware.memory import Memory
 from specrun.hardware.storage import Storage
+from specrun.locations import data_dir
 from specrun.profiles import profile_files
 from tests.hub import Fault, Hub
 from tests.profiles.test_profile import made
@@ -192,20 +194,24 @@ def test_offline_mode_asks_nobody(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_profiles_that_fit_are_counted_and_stale_ones_named() -> None:
     now = {"llama.cpp": "1", "memory": 4}
-    assert folders.saved_profiles(now).detail.startswith("none")
+    assert folders.facts_kept(now)[0].detail.startswith("none")
     profile_files.save(made("a"))
-    assert folders.saved_profiles(now).detail == "1"
+    assert folders.facts_kept(now)[0].detail == "1"
     old = made("b", target="old.gguf", identity={"files": ["t", "d"], "llama.cpp": "0", "memory": 2})
     profile_files.save(old)
-    finding = folders.saved_profiles(now)
+    finding, _ = folders.facts_kept(now)
     assert finding.status == "warn"
     assert "1 of 2 fit; not used any more: old.gguf with draft.gguf (llama.cpp, RAM changed since)" in finding.detail
 
 
-def test_a_damaged_profile_is_a_failure() -> None:
+def test_all_kinds_of_facts_are_listed_and_what_cannot_be_read_is_named() -> None:
     path = profile_files.save(made("a"))
+    kept_facts.write("facts", {"check": "cells"}, "")
+    _, finding = folders.facts_kept({})
+    assert (finding.status, finding.fix) == ("ok", "")
+    assert finding.detail == f"in {data_dir()}: 1 tuned profiles, 1 checks of llama.cpp"
     path.write_text(json.dumps({"version": 3}))
-    finding = folders.saved_profiles({})
-    assert finding.status == "fail"
+    _, finding = folders.facts_kept({})
+    assert finding.status == "warn"
     assert str(path) in finding.detail
-    assert str(path) in finding.fix
+    assert finding.fix == f"rm '{path}'"

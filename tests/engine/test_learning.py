@@ -112,7 +112,7 @@ def test_what_was_learned_with_other_settings_is_not_begun_with() -> None:
     written()
     (kept,) = learned()
     other = replace(kept, settings=replace(kept.settings, repack=True))
-    profile_files.export(other, profile_files.learned_path_of(kept.fingerprint))
+    profile_files.save(other)
     _, model = written()
     assert not model.plans.auto(0.0).guide.knows_plain  # type: ignore[union-attr]
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from specrun.hardware.cpu import Cpu
-from specrun.hardware.machine import Device, Machine, fingerprint, gpu_driver, identity, nvidia_card, offload_devices
+from specrun.hardware.machine import Device, Machine, gpu_driver, nvidia_card, offload_devices, surroundings
 from specrun.hardware.memory import Memory
 from specrun.hardware.storage import Storage
+from specrun.kept_facts import fingerprint
 from specrun.llama import devices
 
 GiB = 2**30
 GPU = Device("CUDA0", "NVIDIA GeForce RTX 4070", "GPU", "CUDA", 10 * GiB, 12 * GiB, "0000:01:00.0")
 CPU = Device("CPU", "AMD Ryzen 7", "CPU", "CPU", 20 * GiB, 32 * GiB)
+LLAMA = {"llama.cpp": "0.5.0", "llama-cpp-python": "0.3.36", "libraries": "abc"}
 MACHINE = Machine(
     system="Linux",
     architecture="x86_64",
@@ -23,8 +24,7 @@ MACHINE = Machine(
     cpu=Cpu("AMD Ryzen 7", 8, 16, 8, ("AVX2",)),
     memory=Memory(32 * GiB, 20 * GiB),
     devices=(GPU, CPU),
-    llama_build="0.5.0",
-    bindings="0.3.36",
+    llama=LLAMA,
     driver="nvidia 550.54.14",
     storage=Storage("/dev/nvme0n1p2", "ext4", 3e9),
 )
@@ -66,17 +66,9 @@ def test_devices_as_llama_cpp_chooses_them() -> None:
     assert MACHINE.gpus == (GPU,)
 
 
-def test_fingerprints() -> None:
-    same: dict[str, Any] = {
-        "target": "one",
-        "draft": "other",
-        "ctx_size": 4096,
-        "settings": {"threads": None},
-    }
-    first = fingerprint(identity(MACHINE, **same))
-    assert len(first) == 16
-    parts = identity(MACHINE, **(same | {"settings": {"tensor_split": (3.0, 1.0)}}))
-    assert json.loads(json.dumps(parts)) == parts, "what is saved equals what is"
+def test_what_measurements_depend_on() -> None:
+    first = surroundings(MACHINE)
+    assert json.loads(json.dumps(first)) == first, "what is saved equals what is"
     minutes_later = replace(
         MACHINE,
         release="6.8.1",
@@ -84,7 +76,7 @@ def test_fingerprints() -> None:
         devices=(replace(GPU, free_bytes=GiB), replace(CPU, free_bytes=GiB)),
         storage=Storage("/dev/nvme0n1p2", "ext4", 2.9e9),
     )
-    assert fingerprint(identity(minutes_later, **same)) == first
+    assert surroundings(minutes_later) == first
     machines = [
         replace(MACHINE, memory=Memory(16 * GiB, GiB)),
         replace(MACHINE, driver=None),
@@ -92,18 +84,9 @@ def test_fingerprints() -> None:
         replace(MACHINE, cpu=replace(MACHINE.cpu, n_usable=4)),
         replace(MACHINE, cpu=replace(MACHINE.cpu, quota=1.5)),
         replace(MACHINE, storage=None),
-        replace(MACHINE, llama_build="0.6.0"),
-        replace(MACHINE, bindings="0.3.37"),
+        *(replace(MACHINE, llama=LLAMA | {part: "another"}) for part in LLAMA),
     ]
-    changes: list[dict[str, Any]] = [
-        {"target": "other"},
-        {"draft": None},
-        {"ctx_size": 8192},
-        {"settings": {"threads": 4}},
-    ]
-    others = [fingerprint(identity(machine, **same)) for machine in machines]
-    others += [fingerprint(identity(MACHINE, **(same | change))) for change in changes]
-    assert len({first, *others}) == 1 + len(machines) + len(changes)
+    assert len({fingerprint(surroundings(machine)) for machine in (MACHINE, *machines)}) == 1 + len(machines)
 
 
 def test_a_card_of_nvidias_is_found_with_and_without_its_driver(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import pytest
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
 from specrun.errors import UsageError
-from specrun.hardware import machine
 from specrun.llama import offload_threshold
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles import profile_files
@@ -62,9 +61,7 @@ def save(target: Path, threshold: int | None) -> None:
     identity["files"][1] = "some draft"
     profile = profile_from_json(json.loads(SAVED.read_text()))
     settings = LlamaSettings(offload_min_batch=threshold)
-    profile_files.save(
-        replace(profile, fingerprint=machine.fingerprint(identity), identity=identity, settings=settings)
-    )
+    profile_files.save(replace(profile, identity=identity, settings=settings))
 
 
 @pytest.mark.slow

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.catalog.gguf_file import GgufFile
+from specrun.engine import resolving
 from specrun.engine.learning import choosers
+from specrun.engine.resolving import identity_of
+from specrun.engine.run_options import RunOptions
 from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
-from specrun.profiles import lookup
 from specrun.profiles import profile_files as storage
 from specrun.profiles.codec import profile_to_json
 from specrun.profiles.profile import Acceptance, Profile, TunedPlan, nearest
@@ -36,14 +37,16 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
-def made(fingerprint: str = "abc", **changes: object) -> Profile:
-    """A profile of a machine on which trees pay greedily and nothing pays when sampling."""
+IDENTITY = {"files": ["t", "d"], "llama.cpp": "1", "memory": 4}
+
+
+def made(name: str = "", **changes: object) -> Profile:
+    """A profile of a machine on which trees pay greedily and nothing pays when sampling; each name has its own file."""
     calibration = Calibration()
     calibration.count(1, np.array([0.6, 0.3]), 0)
     calibration = calibration.with_run()
     profile = Profile(
-        fingerprint=fingerprint,
-        identity={"files": ["t", "d"], "llama.cpp": "1", "memory": 4},
+        identity=IDENTITY | ({"context": name} if name else {}),
         created="2026-01-01T00:00:00+00:00",
         target="target.gguf",
         draft="draft.gguf",
@@ -84,17 +87,28 @@ def autos(profile: Profile) -> dict[float, Auto]:
     return choosers(profile.candidates(), profile, profile.padding)
 
 
-def test_a_profile_is_read_back_as_it_was_written() -> None:
+def found(identity: dict[str, object]) -> tuple[Profile | None, list[str]]:
+    """The tuned profile, and what was said."""
+    said: list[str] = []
+    return storage.find(identity, said.append), said
+
+
+def test_a_profile_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     path = storage.save(made())
-    assert json.dumps(profile_to_json(storage.load(path))) == json.dumps(profile_to_json(made()))
-    assert storage.load(path).plans[0].expected == made().plans[0].expected
-    assert storage.find(storage.path_of("abc")) is not None
-    assert storage.find(storage.path_of("abd")) is None
-    assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing else is left behind"
+    kept, said = found(IDENTITY)
+    assert kept
+    assert json.dumps(profile_to_json(kept)) == json.dumps(profile_to_json(made()))
+    assert kept.plans[0].expected == made().plans[0].expected
+    assert (found(IDENTITY | {"memory": 8}), said) == ((None, []), [])
+    assert [p.name for p in path.parent.iterdir()] == [f"{made().fingerprint}.json"], "nothing else is left behind"
+    storage.export(made(), tmp_path / "profile.json")
+    assert json.dumps(profile_to_json(storage.load(tmp_path / "profile.json"))) == json.dumps(profile_to_json(made()))
 
 
 def test_its_chooser_follows_its_plans() -> None:
-    profile = storage.load(storage.save(made()))
+    storage.save(made())
+    profile, _ = found(IDENTITY)
+    assert profile
     assert set(profile.candidates()) == {ADAPTIVE, OFF.plan(), CHAIN.plan(depth=2)}
     chosen = autos(profile)
     assert chosen[0.0].held == ADAPTIVE
@@ -151,25 +165,21 @@ def test_what_is_not_a_profile_is_refused_in_one_line(text: str, tmp_path: Path)
     assert "\n" not in str(error.value)
 
 
-def test_a_broken_profile_is_passed_over_with_a_word(data_dir: Path) -> None:
-    identity = {"files": ["t", "d"], "llama.cpp": "1", "memory": 4}
-    from specrun.hardware.machine import fingerprint
-
-    path = data_dir / "profiles" / f"{fingerprint(identity)}.json"
-    path.parent.mkdir(parents=True)
+def test_a_broken_profile_is_set_aside_with_a_word() -> None:
+    path = storage.save(made())
     path.write_text("{}")
-    result = lookup.find(identity)
-    assert result.profile is None
-    assert "going on without it" in (result.notice or "")
+    profile, (line,) = found(IDENTITY)
+    assert profile is None
+    assert f"kept as {path}.damaged; `specrun tune` makes a new one" in line
     assert list(storage.saved()) == []
+    assert found(IDENTITY) == (None, [])
 
 
 def test_what_has_changed_since_is_named() -> None:
     storage.save(made())
-    result = lookup.find({"files": ["t", "d"], "llama.cpp": "2", "memory": 8})
-    assert result.profile is None
-    assert "llama.cpp, RAM changed" in (result.notice or "")
-    assert lookup.find({"files": ["t", "other"], "llama.cpp": "1", "memory": 4}) == lookup.Found(None)
+    assert "llama.cpp, RAM changed" in (storage.why_outdated(IDENTITY | {"llama.cpp": "2", "memory": 8}) or "")
+    assert storage.why_outdated(IDENTITY) is None
+    assert storage.why_outdated({"files": ["t", "other"], "llama.cpp": "1", "memory": 4}) is None
 
 
 def test_a_folder_that_cannot_be_written_ends_in_one_line(data_dir: Path) -> None:
@@ -182,19 +192,22 @@ def test_a_folder_that_cannot_be_written_ends_in_one_line(data_dir: Path) -> Non
         storage.export(made(), data_dir / "x.json")
 
 
-def test_the_newest_profile_with_a_threshold_of_offloading_tells_it(data_dir: Path) -> None:
-    subject = lookup.Subject(GgufFile.read(embedded.TARGET), None, 512, LlamaSettings(), LlamaSettings(), exact=False)
-    identity = lookup.identify(subject)
-    assert lookup.offload_min_batch(subject) is None
-    storage.save(made("a", identity=identity))
-    storage.save(made("b", identity=identity, settings=LlamaSettings(offload_min_batch=8)))
-    other = made("d", identity={"files": ["d"]}, settings=LlamaSettings(offload_min_batch=64), created="2026-03")
-    storage.save(other)
-    for i, text in enumerate(("", "[]", '{"settings": 1}', '{"settings": {"offload_min_batch": "x"}}', "\xff")):
+def test_the_newest_profile_tells_the_threshold_of_offloading(data_dir: Path) -> None:
+    options = RunOptions(embedded.TARGET, None, (OFF.plan(),), ctx_size=512)
+    identity = identity_of(options)
+    assert resolving._offload_min_batch(options) is None
+    storage.save(made(identity=identity))
+    assert resolving._offload_min_batch(options) is None
+    with_draft = identity | {"files": [identity["files"][0], "a draft"]}
+    later = {"settings": LlamaSettings(offload_min_batch=8), "created": "2026-02"}
+    storage.save(made(identity=with_draft, **later))
+    other = identity | {"files": ["d"]}
+    storage.save(made(identity=other, settings=LlamaSettings(offload_min_batch=64), created="2026-03"))
+    for i, text in enumerate(("", "[]", '{"settings": 1}', "\xff")):
         (data_dir / "profiles" / f"damaged{i}.json").write_text(text, encoding="latin-1")
-    assert lookup.offload_min_batch(subject) == 8
-    storage.save(made("c", identity=identity, settings=LlamaSettings(offload_min_batch=16), created="2026-02"))
-    assert lookup.offload_min_batch(subject) == 16
+    assert resolving._offload_min_batch(options) == 8
+    storage.save(made(identity=identity, settings=LlamaSettings(offload_min_batch=16), created="2026-04"))
+    assert resolving._offload_min_batch(options) == 16
 
 
 def test_forgetting_deletes_it() -> None:

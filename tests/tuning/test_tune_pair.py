@@ -12,7 +12,6 @@ import pytest
 from specrun.cli import main
 from specrun.engine.resolving import identity_of
 from specrun.engine.run_options import RunOptions
-from specrun.hardware import machine
 from specrun.llama_settings import LlamaSettings
 from specrun.long_run import Run
 from specrun.speculation.method import OFF
@@ -34,7 +33,7 @@ def test_what_was_measured_is_kept_for_the_process_that_goes_on(random_model: Pa
     with pytest.raises(OtherProcessNeededError) as needed:
         tune_pair.tune_pair(options, identity, "quick", [0.0], None, False, Run())
     assert needed.value.variables == {"GGML_OP_OFFLOAD_MIN_BATCH": "8"}
-    unfinished = UnfinishedRun(machine.fingerprint(identity), "quick [0.0]  False")
+    unfinished = UnfinishedRun(identity, "quick [0.0]  False")
     assert unfinished.is_resumed
     assert unfinished.stages.settings == LlamaSettings(op_offload=True, offload_min_batch=8)
 

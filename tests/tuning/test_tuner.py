@@ -52,7 +52,7 @@ def tuner(target: Path, draft: Path | None, key: str = "", run: Run | None = Non
     plans = (OFF.plan(), MERGED.plan(BUDGET, BUDGET - 1))
     options = RunOptions(target, draft, plans, ctx_size=1024, settings=one, draft_settings=one)
     with Model(options) as model:
-        yield Tuner(model, SHORT, [0.8, 0.0], UnfinishedRun("fingerprint", key), run or Run())
+        yield Tuner(model, SHORT, [0.8, 0.0], UnfinishedRun({"of": "this"}, key), run or Run())
 
 
 def measured(target: Path, draft: Path | None) -> Tuned:
@@ -123,11 +123,11 @@ def test_an_interrupted_run_goes_on_behind_the_stages_that_are_over(
         interrupted = Run(display=shown.append, interrupted=has_come_to_the_draft)
         with tuner(*pair, "key", interrupted) as one, pytest.raises(KeyboardInterrupt):
             one.measure()
-        kept = UnfinishedRun("fingerprint", "key")
+        kept = UnfinishedRun({"of": "this"}, "key")
         assert kept.is_resumed
         assert kept.stages.target
         assert kept.stages.draft is None
-        assert not UnfinishedRun("fingerprint", "another effort").is_resumed
+        assert not UnfinishedRun({"of": "this"}, "another effort").is_resumed
         monkeypatch.setattr(TargetTimer, "ms", None)  # the target's passes are not timed again
         with tuner(*pair, "key") as again:
             assert again.measure().costs.target.times == kept.stages.target.times

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from specrun.errors import SpecrunError
 from specrun.llama import offload_threshold
-from specrun.llama.facts import KnownCheck, bits, cells, names
+from specrun.llama.facts import bits, cells, names, refusal
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 
 _found: dict[Fact, str | None] = {}  # of this process: why each fact that was asked for does not hold
@@ -103,23 +103,18 @@ FACTS = (
 )  # fmt: skip
 
 
-def why_not(fact: Fact, settings: LlamaSettings = UNDECIDED, keeps: bool = True) -> str | None:
+def why_not(fact: Fact, settings: LlamaSettings = UNDECIDED) -> str | None:
     """Why a fact does not hold for this build of llama.cpp, as a clause; None if it holds.
 
     The first time that a build is asked, the check runs. Its result is kept, except where it could not be run.
-    settings: of the model that the feature is for. keeps: whether the result is kept for further runs.
+    settings: of the model that the feature is for.
     """
     if fact not in _found:
-        known = KnownCheck(fact.name, fact.version)
-        refusal = known.refusal()
-        if refusal is None:
-            try:
-                refusal = fact.check(LlamaSettings(tiled=settings.tiled)) or ""
-                if keeps:
-                    known.keep(refusal)
-            except (SpecrunError, OSError) as error:
-                refusal = f"the check of llama.cpp's {fact.name} failed ({error})"
-        _found[fact] = refusal or None
+        try:
+            why = refusal(fact.name, fact.version, lambda: fact.check(LlamaSettings(tiled=settings.tiled)))
+        except (SpecrunError, OSError) as error:
+            why = f"the check of llama.cpp's {fact.name} failed ({error})"
+        _found[fact] = why or None
     return _found[fact]
 
 

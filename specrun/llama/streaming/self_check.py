@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from specrun.errors import LlamaError
+from specrun.catalog.gguf_file import file_identity
+from specrun.errors import LlamaError, ModelFileError
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.facts import KnownCheck, identity
+from specrun.llama.facts import refusal
 from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.cached_experts import CachedExperts
 from specrun.llama.streaming.expert_weights import ExpertWeights
@@ -27,15 +28,11 @@ def stream(context: LlamaContext, weights: StreamedWeights) -> None:
     """
     try:
         # No other setting of the ring matters, as all layers stream while it is found; those in VRAM never do.
-        known = _known("streaming", context, weights.paths, slots=weights.n_slots, layers=weights.n_layers)
-        refusal = known.refusal()
-        if refusal is None:
-            refusal = computed_otherwise(context, weights) or ""
-            known.keep(refusal)
-        if refusal:
-            raise CannotStreamError(refusal)
+        ring = {"slots": weights.n_slots, "layers": weights.n_layers}
+        if refused := _once("streaming", context, weights.paths, lambda: computed_otherwise(context, weights), **ring):
+            raise CannotStreamError(refused)
         weights.stream()
-    except (LlamaError, OSError) as error:
+    except (LlamaError, ModelFileError, OSError) as error:
         raise CannotStreamError(f"reading ahead failed ({error})") from error
 
 
@@ -47,23 +44,20 @@ def read_experts(context: LlamaContext, weights: ExpertWeights) -> None:
     """
     try:
         if isinstance(weights, CachedExperts):
-            _check_cache(context, weights)
+            _once("experts", context, weights.paths, lambda: _check_cache(context, weights), layers=weights.layers)
         else:
             _with_choices(context, weights)
         weights.stream()
-    except (LlamaError, OSError) as error:
+    except (LlamaError, ModelFileError, OSError) as error:
         raise CannotStreamError(f"reading them failed ({error})") from error
 
 
 def _check_cache(context: LlamaContext, weights: CachedExperts) -> None:
     """Compare passes through llama.cpp's mapping and through a cache that has nothing but what a layer just chose."""
-    known = _known("experts", context, weights.paths, layers=weights.layers)
-    if known.refusal() is None:
-        reference = _with_choices(context, weights)
-        weights.stream(strictly=True)
-        if _logits(context).tobytes() != reference.tobytes():
-            raise CannotStreamError("this llama.cpp gave other logits with experts in memory of specrun's own")
-        known.keep("")
+    reference = _with_choices(context, weights)
+    weights.stream(strictly=True)
+    if _logits(context).tobytes() != reference.tobytes():
+        raise CannotStreamError("this llama.cpp gave other logits with experts in memory of specrun's own")
 
 
 def _with_choices(context: LlamaContext, weights: ExpertWeights) -> Logits:
@@ -74,11 +68,13 @@ def _with_choices(context: LlamaContext, weights: ExpertWeights) -> Logits:
     return logits
 
 
-def _known(what: str, context: LlamaContext, paths: Sequence[Path], **further: Any) -> KnownCheck:
-    """What is known of these files with this cache."""
+def _once(
+    check: str, context: LlamaContext, paths: Sequence[Path], find_out: Callable[[], str | None], **further: Any
+) -> str:
+    """Why a check of a model with this cache failed, by an earlier run or now; empty if it passed."""
     settings = context.config.settings
     attention = [settings.flash_attn, settings.type_k, settings.type_v]
-    return KnownCheck(what, _VERSION, files=[identity(path) for path in paths], attention=attention, **further)
+    return refusal(check, _VERSION, find_out, files=file_identity(paths), attention=attention, **further)
 
 
 def computed_otherwise(context: LlamaContext, weights: StreamedWeights) -> str | None:

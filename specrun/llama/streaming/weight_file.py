@@ -18,6 +18,7 @@ from specrun.errors import LlamaError
 from specrun.hardware.storage import UncachedFile
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import CannotStreamError
+from specrun.locations import file_state
 
 _HUGE = 2 * 2**20  # bytes of a huge page; where they are larger, disks are not faster
 _WHO_GETS_HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -61,12 +62,11 @@ class WeightFile(UncachedFile):
             super().__init__(path)
         except OSError as error:
             raise CannotStreamError(f"{path.name} cannot be read ({error.strerror})") from error
-        self._opened = os.fstat(self.descriptor)
+        self._opened = file_state(self.descriptor)
 
     def check_unchanged(self) -> None:
         """Raises CannotStreamError if another file has taken its place, or if it was written to."""
-        states = self._opened, self.path.stat(), os.fstat(self.descriptor)
-        if len({(state.st_ino, state.st_dev, state.st_size, state.st_mtime_ns) for state in states}) > 1:
+        if not self._opened == file_state(self.path) == file_state(self.descriptor):
             raise CannotStreamError(f"{self.path.name} was changed meanwhile")
 
     def check_length(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from specrun.catalog.entries import catalog
 from specrun.hardware.fit import Rates
 from specrun.profiles import profile_files
-from specrun.profiles.lookup import known_rates
+from specrun.profiles.profile_files import known_rates
 from tests.profiles.test_profile import made
 
 ENTRY = catalog()["qwen-14b"]
