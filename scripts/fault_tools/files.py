@@ -177,7 +177,7 @@ def _tuned(place: Place) -> Ended:
     if not (place.data / "profiles").exists():
         place.run(*_LEARN)
         (learned,) = place.data.glob("profiles/learned/*.json")
-        value = json.loads(learned.read_text()) | {"origin": "tuned"}
+        value = json.loads(learned.read_text())["value"] | {"origin": "tuned"}
         (place.work / "tuned.json").write_text(json.dumps(value))
     if not list(place.data.glob("profiles/*.json")):
         place.run("tune", "--import", place.work / "tuned.json")

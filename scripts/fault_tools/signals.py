@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from fault_tools.injecting import KEEPING, PROMPT, Ended, Extent, Fault, Injections, Place, ended, wait_for_first_line
 from tests.hub import Hub, serve
@@ -203,10 +201,6 @@ def _struck(
         run = place.struck(number, after, *command, stdin=stdin)
         leftovers = "" if number == signal.SIGKILL else place.leftovers()
         yield run.injection({0, _CODES[number], *codes}, lost=leftovers or check(place, run))
-
-
-def _profiles(folder: Path) -> list[dict[str, object]]:
-    return [json.loads(path.read_text()) for path in folder.glob("profiles/*.json")]
 
 
 _SCENES: dict[str, Callable[[int, Place, Extent], Injections]] = {

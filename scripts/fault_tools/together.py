@@ -45,7 +45,7 @@ def importing(place: Place, extent: Extent) -> Injections:
     """The same profile, saved by all."""
     place.run(*_LEARN)
     (learned,) = place.data.glob("profiles/learned/*.json")
-    value = json.loads(learned.read_text()) | {"origin": "tuned"}
+    value = json.loads(learned.read_text())["value"] | {"origin": "tuned"}
     (place.work / "tuned.json").write_text(json.dumps(value))
     return saving(("tune", "--import", "tuned.json"), "profiles/*.json", place, extent)
 

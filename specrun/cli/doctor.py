@@ -30,7 +30,7 @@ def doctor(
     """Find what makes specrun slow or fail here, and what mends it.
 
     Versions, backends, instructions of the processor, a layer on each device, facts about llama.cpp that specrun relies
-    on, memory, other load, folders, disk, hub and profiles. Nothing is downloaded and nothing is left behind. The exit
+    on, memory, other load, folders, disk, hub, profiles and other facts that are kept. Nothing is downloaded. The exit
     code is 1 if a check fails, else 0.
     """
     from specrun.doctor.examine import examine
