@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from specrun import kept_facts
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.engine import default_settings, kernel_trials
@@ -55,7 +55,7 @@ def test_a_trial_is_made_once_and_its_result_is_kept(k_quant: Path, monkeypatch:
     assert [file_order_from(file, None), file_order_from(file, None)] == [24, 24]
     assert len(n_trials) == 1
     (path,) = kept()
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"least": SIZES[-1] + 1}))
+    kept_facts.write("orders", kept_facts.read(path).of, SIZES[-1] + 1)
     assert file_order_from(file, None) is None
     path.write_text("{")
     assert file_order_from(file, None) == 24, "a damaged result is measured again"
