@@ -233,7 +233,8 @@ def _use_saved(pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileO
 
     if len(pairs) > 1 and options.export:
         raise UsageError("--export writes the profile of one pair; name one --draft")
-    found, lacking = list[Profile](), dict[str | None, str]()
+    found: list[Profile] = []
+    lacking: dict[str | None, str] = {}
     for name, pair in pairs:
         identity, said = identity_of(pair), list[str]()
         profile = profile_files.find(identity, said.append) or profile_files.find(identity, said.append, "learned")
