@@ -16,6 +16,7 @@ from specrun.speculation.planning.guide import Guide, PassRecord
 # simulations of tests/speculation/controllers.
 _AGING = 0.995  # factor on what was seen of a plan after each pass of another plan, so that the prior counts again
 _LOOKS = 5  # tokens over which the draft is first only compared with the target, where the purse cannot pay for
+_KNOWN = 40  # counted nodes from which on draft passes are made by what is expected of them, however low the purse
 # A path may be so many tokens long, and so many times as long as the longest that was accepted: chances of long copies,
 # of which few were seen, are believed too soon.
 _LEAST_DEEP, _DEEPER = 8, 2.0
@@ -55,7 +56,7 @@ class Auto:
         self._held = most_promising(self._arms)
         if first is not None:
             self._held = next((arm for arm in self._arms if arm.plan == first), self._off)
-        self._purse = Purse(is_proven=self._held.rate - self._held.error > 1 and is_tuned)
+        self._purse = Purse(is_proven=self._held.is_known and self._held.rate - self._held.error > 1)
         self._since_change = 0
         self._n_unread = 0  # tokens of the text that the draft model has not read
         self._looks = 0
@@ -286,7 +287,7 @@ class Auto:
         plan, self._is_looking = arm.plan, False
         if not plan.drafts:
             return plan
-        if plan.can_shrink and plan.method.needs_draft:
+        if plan.can_shrink:
             plan = replace(plan, depth=min(plan.depth, _LEAST_DEEP + int(_DEEPER * self._longest)))
         plain = self._plain()
         rate, error = arm.estimate(plain)
@@ -294,8 +295,10 @@ class Auto:
         self.guide.most_lost_ms = math.inf if is_known else max(self._purse.balance, 0.0) * plain * 1e3
         if is_known or not plan.can_shrink or not plan.method.needs_draft:
             return plan
-        knows_draft = max(self._looks, self.guide.calibration.n_counted) >= _LOOKS
-        if not knows_draft and not self.guide.can_lose(self.guide.most_lost_ms, self._stakes.ctx):
+        n_counted = self.guide.calibration.n_counted
+        if n_counted >= _KNOWN:
+            return plan
+        if max(self._looks, n_counted) < _LOOKS and not self.guide.can_lose(self.guide.most_lost_ms, self._stakes.ctx):
             self._is_looking = True
             self.guide.most_lost_ms = -math.inf
             return plan.smallest

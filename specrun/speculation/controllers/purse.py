@@ -23,7 +23,7 @@ class Purse:
     """
 
     def __init__(self, is_proven: bool) -> None:
-        """is_proven: whether a profile says that the first plan wins."""
+        """is_proven: whether a profile, or earlier runs, say that the first plan wins."""
         self.balance = _MOST_SAVED if is_proven else _STAKE
         self._debt = 0.0
 

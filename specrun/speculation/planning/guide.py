@@ -22,7 +22,7 @@ _RUN_DECAY = 0.98  # factor on the run's tokens and time after each pass, so tha
 _EXPECTED_TOKENS = 4.0  # the rate that is expected at first counts as much as this many measured tokens
 _IDLE = 16  # passes without drafting after which the recent counts of the calibration fade, all at once
 _DOUBTS = 20.0  # counted nodes after which half of the calibration's chances is believed
-_SOURCES_TRUST = 0.6  # share of the chances of draft sources alone that is believed, as they count for themselves
+_SOURCES_TRUST = 0.85  # share of the chances of draft sources alone that is believed, as they count for themselves
 _BEHIND = 8  # passes without drafting after which the draft has so much text to read that its time tells nothing
 # Of what the cheapest further node of any pass must bring, so that nodes which are free beside others are found, too.
 _LEAST_SHARE = 0.25
