@@ -1,11 +1,9 @@
 """Times passes of the target and of the draft, for cost tables.
 
-Every size is timed once a round, and the medians over the rounds are kept. Passes over one token at the beginning and
-the end of a round, its anchors, show whether the machine was slower meanwhile.
-
-Short passes are repeated within a round. Where a pass has the size of the one before, llama.cpp takes its graph again,
-and a CUDA card replays what it has recorded. Plain decoding gains by that, and trees, whose sizes change, do not. So
-passes over one token are repeated one after the other, and those of other sizes in turn.
+Every size is timed once a round, and the medians over the rounds are kept; every pass of a run corrects them. Short
+passes are repeated within a round. Where a pass has the size of the one before, llama.cpp takes its graph again, and a
+CUDA card replays what it has recorded. Plain decoding gains by that, and trees, whose sizes change, do not. So passes
+over one token are repeated one after the other, and those of other sizes in turn.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from specrun.speculation.tree import ROOT, TokenTree
 
 _SLOW_MS = 200.0  # where a plain pass takes longer, few sizes are timed at a longer context after the deadline
 _TOO_SLOW_MS = 2000.0  # where a plain pass takes longer, a longer context is not timed after the deadline
-_DRIFT = 1.25  # a round is repeated if its anchor took longer than this times the best anchor of all rounds
 _JAGGED = 0.12  # relative distance of a pass from the line between its neighbours above which more sizes are timed
 _MIN_ROUNDS = 2
 _SHORTEST_MS = 8.0  # a timing takes at least so long: shorter passes are repeated, and their median is taken
@@ -108,7 +105,6 @@ class Timings:
 
     ctx: int
     ms: dict[int, list[float]] = field(default_factory=dict)  # milliseconds by tokens of the pass, one for each round
-    n_disturbed: int = 0  # rounds that were left out because their anchor was slow
 
     def pass_times(self) -> list[PassTime]:
         """The median of every size."""
@@ -116,43 +112,29 @@ class Timings:
 
 
 def rounds(timer: PassTimer, ctx: int, sizes: Sequence[int], n_rounds: int, run: Run) -> Timings:
-    """Time every size once a round. A round begins and ends with its anchor, a pass over one token.
-
-    A round whose anchor is much slower than the best one was disturbed (heat, another program) and is measured again;
-    at most twice `n_rounds` are made. The run's deadline is checked after every pass, but two rounds are made anyway.
+    """Time passes over one token and over `sizes` once a round. The run's deadline is checked after every pass, but two
+    rounds are made anyway.
     """
     timer.fill(ctx)
     timer.ms(1)
-    counts: dict[int, int] = {}  # how often a size is timed in a round
+    timings = Timings(ctx)
 
-    def count(n: int, ms: float) -> int:
-        return counts.setdefault(n, max(1, min(_MAX_REPEATS, round(_SHORTEST_MS / max(ms, 1e-3)))))
+    def count(n: int) -> int:
+        """How often a size is timed in a round."""
+        return max(1, min(_MAX_REPEATS, round(_SHORTEST_MS / max(timings.ms[n][0], 1e-3))))
 
-    def anchor() -> float:
-        first = timer.ms(1)
-        return statistics.median([first, *(timer.ms(1) for _ in range(count(1, first) - 1))])
-
-    timings, best, attempts = Timings(ctx), float("inf"), 0
-    while attempts < 2 * n_rounds and len(timings.ms.get(1, [])) < n_rounds:
-        attempts += 1
-        is_needed = len(timings.ms.get(1, [])) < _MIN_ROUNDS
+    for i in range(n_rounds):
         taken: dict[int, list[float]] = {}
-        first = anchor()
-        for n in sizes:
-            if run.is_over() and not is_needed:
+        for n in dict.fromkeys((1, *sizes)):
+            if run.is_over() and i >= _MIN_ROUNDS:
                 return timings
-            if n > 1:
-                taken[n] = [timer.ms(n)]
-        repeat(timer, taken, {n: count(n, ms[0]) for n, ms in taken.items()})
-        round_ms = {n: statistics.median(ms) for n, ms in taken.items()}
-        last = anchor()
-        best = min(best, first, last)
-        if max(first, last) > _DRIFT * best and attempts < 2 * n_rounds - 1 and not run.is_over():
-            timings.n_disturbed += 1
-            continue
-        round_ms[1] = min(first, last)
-        for n, ms in round_ms.items():
-            timings.ms.setdefault(n, []).append(ms)
+            taken[n] = [timer.ms(n)]
+            timings.ms.setdefault(n, []).append(taken[n][0])
+            if n == 1:
+                taken[n] += [timer.ms(n) for _ in range(count(n) - 1)]
+        repeat(timer, taken, {n: count(n) for n in taken if n > 1})
+        for n, ms in taken.items():
+            timings.ms[n][-1] = statistics.median(ms)
     return timings
 
 
@@ -164,7 +146,7 @@ def repeat(timer: PassTimer, taken: dict[int, list[float]], counts: Mapping[int,
     """
     last = next(reversed(taken), 0)
     for turn in range(1, max(counts.values(), default=0)):
-        for n in (n for n in taken if counts[n] > turn):
+        for n in (n for n in counts if counts[n] > turn):
             if n == last and taken[n][-1] < _SHORTEST_MS:
                 timer.ms(1)
             taken[n].append(timer.ms(n))
@@ -173,8 +155,8 @@ def repeat(timer: PassTimer, taken: dict[int, list[float]], counts: Mapping[int,
 
 def table(
     timer: PassTimer, sizes: Sequence[int], contexts: Sequence[int], n_rounds: int, run: Run
-) -> tuple[CostTable, int]:
-    """The cost table, and the number of disturbed rounds.
+) -> CostTable:
+    """The cost table.
 
     All `sizes` are timed at the first of the context lengths, with further ones between them where the times are
     jagged; at the other lengths a few sizes are.
@@ -182,7 +164,7 @@ def table(
     run.show(f"passes over 1 to {sizes[-1]} tokens, context {contexts[0]}")
     base = rounds(timer, contexts[0], sizes, n_rounds, run)
     refine(timer, base, n_rounds, run)
-    times, n_disturbed = base.pass_times(), base.n_disturbed
+    times = base.pass_times()
     plain_ms = statistics.median(base.ms[1])
     shortest = {t.n: t.ms for t in times}
     for ctx in contexts[1:]:
@@ -196,8 +178,7 @@ def table(
         timings = rounds(timer, ctx, few, max(n_rounds // 2, 1), run)
         # A longer context never makes a pass faster, so a shorter time is noise.
         times += [replace(t, ms=max(t.ms, shortest[t.n])) for t in timings.pass_times()]
-        n_disturbed += timings.n_disturbed
-    return CostTable(times), n_disturbed
+    return CostTable(times)
 
 
 def refine(timer: PassTimer, base: Timings, n_rounds: int, run: Run) -> None:

@@ -107,7 +107,7 @@ def tune_pair(
         residency = model.residency
     notices += [residency.notice] if residency.notice else []
     profile = _profile(options, identity, here, stages, tuned)
-    profile = replace(profile, regime=placement.regime, residency=residency, notices=notices + tuned.notices)
+    profile = replace(profile, regime=placement.regime, residency=residency, notices=notices)
     return profile, placement, [token for learned in stages.learned for token in learned.written]
 
 

@@ -68,7 +68,6 @@ class Tuned:
     pads: bool  # whether every pass was padded to these sizes when texts were written
     acceptance: list[Acceptance]  # one for each temperature; empty without a draft
     plans: list[TunedPlan]  # one for each temperature
-    notices: list[str]  # sentences about anything that disturbed the measurements
 
 
 class Tuner:
@@ -95,7 +94,6 @@ class Tuner:
         self._run = run
         self._exact = exact
         self._started = clock.now()
-        self._notices: list[str] = []
         self._tokens = [token for text in texts.shipped("calibrate") for token in model.prompt_tokens(text.prompt)]
 
     def measure(self, prompts: Sequence[Prompt] | None = None) -> Tuned:
@@ -113,7 +111,7 @@ class Tuner:
         learned = once("learned", lambda: self._learned(costs, prompts))
         acceptance = [one.acceptance for one in learned if one.acceptance]
         plans = [one.plan for one in learned]
-        return Tuned(replace(costs, target=target_table), sizes, pads, acceptance, plans, self._notices)
+        return Tuned(replace(costs, target=target_table), sizes, pads, acceptance, plans)
 
     def _target_table(self) -> CostTable:
         """Sizes climb by factors as long as the next one may pay, so slow targets need as few passes as fast ones."""
@@ -142,13 +140,7 @@ class Tuner:
 
     def _table(self, name: str, timer: PassTimer, sizes: Sequence[int], n_rounds: int, share: float) -> CostTable:
         contexts = [ctx for ctx in _CONTEXTS if ctx + max(sizes) <= self._model.engine.ctx_size] or [_CONTEXTS[0]]
-        cost_table, n_disturbed = table(timer, sizes, contexts, n_rounds, self._stage(share).labelled(name))
-        if n_disturbed > n_rounds:
-            self._notices.append(
-                f"the times of the {name} drifted ({n_disturbed} rounds were measured again): "
-                "something else used this machine, or it grew hot; tune again when it is quiet"
-            )
-        return cost_table
+        return table(timer, sizes, contexts, n_rounds, self._stage(share).labelled(name))
 
     def _exact_sizes(self, costs: CostTable) -> PassSizes:
         self._run.show("in passes of which sizes are logits the same bits?")

@@ -1,4 +1,4 @@
-"""Cost tables from a timer that is a function: cliffs are located, disturbed rounds are measured again."""
+"""Cost tables from a timer that is a function: cliffs are located, and a disturbed round changes nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FOREVER, OVER = Run(), Run().stage(-1)
 @pytest.mark.parametrize("cliff", [5, 9, 23, 32, 33, 64])
 def test_a_cliff_is_located_to_the_token(cliff: int) -> None:
     clock = Clock(lambda n, _: 100.0 + n + (300.0 if n >= cliff else 0.0))
-    measured, _ = table(clock, [1, 2, 4, 8, 16, 32, 64], [64], 3, FOREVER)
+    measured = table(clock, [1, 2, 4, 8, 16, 32, 64], [64], 3, FOREVER)
     assert {cliff - 1, cliff} <= set(measured.sizes)
     assert measured.ms(cliff, 64) - measured.ms(cliff - 1, 64) == pytest.approx(301.0)
 
@@ -77,20 +77,12 @@ def test_a_straight_line_is_not_looked_into() -> None:
     assert all(ms[0] == pytest.approx(50 + 3 * n) for n, ms in measured.ms.items())
 
 
-def test_rounds_that_are_disturbed_are_measured_again() -> None:
+def test_a_disturbed_round_changes_nothing() -> None:
     clock = Clock(lambda n, _: 10.0 * n)
-    clock.slow_between = range(8, 30)
-    measured = rounds(clock, 64, [1, 2, 4], 4, FOREVER)
-    assert measured.n_disturbed >= 1
-    assert [t.ms for t in measured.pass_times()] == pytest.approx([10.0, 20.0, 40.0])
-
-
-def test_a_machine_that_stays_disturbed_ends_the_measuring_all_the_same() -> None:
-    growing = iter(range(1, 10_000))
-    clock = Clock(lambda n, _: float(n * next(growing) ** 2))
+    clock.slow_between = range(5, 8)
     measured = rounds(clock, 64, [1, 2, 4], 3, FOREVER)
-    assert measured.n_disturbed > 0
-    assert [t.n for t in measured.pass_times()] == [1, 2, 4]
+    assert [max(ms) / min(ms) for ms in measured.ms.values()] == [5.0] * 3
+    assert [t.ms for t in measured.pass_times()] == pytest.approx([10.0, 20.0, 40.0])
 
 
 def test_when_the_time_is_over_two_rounds_are_there() -> None:
@@ -100,7 +92,7 @@ def test_when_the_time_is_over_two_rounds_are_there() -> None:
 
 def test_other_contexts_are_measured_at_fewer_sizes() -> None:
     clock = Clock(lambda n, ctx: 100.0 + n * ctx / 100)
-    measured, _ = table(clock, [1, 2, 3, 4, 6, 8], [64, 1024], 3, FOREVER)
+    measured = table(clock, [1, 2, 3, 4, 6, 8], [64, 1024], 3, FOREVER)
     assert {t.n for t in measured.times if t.ctx == 1024} == {1, 2, 4, 8}
     assert measured.ms(6, 1024) == pytest.approx(100 + 6 * 10.24, rel=0.02)
 
@@ -110,14 +102,14 @@ def test_a_longer_context_is_left_out_only_where_passes_are_long_and_time_is_ove
     plain_ms: float, contexts: set[int]
 ) -> None:
     clock = Clock(lambda n, ctx: plain_ms + n * ctx / 100)
-    measured, _ = table(clock, [1, 2, 4, 8, 16, 32], [64, 1024], 3, OVER)
+    measured = table(clock, [1, 2, 4, 8, 16, 32], [64, 1024], 3, OVER)
     assert {t.ctx for t in measured.times} == contexts
     assert {t.n for t in measured.times if t.ctx == 1024} <= {1, 4, 16}
 
 
 def test_a_longer_context_never_makes_a_pass_cheaper() -> None:
     clock = Clock(lambda n, ctx: 100.0 + n if ctx == 64 else 80.0 + 20.0 * n)
-    measured, _ = table(clock, [1, 2, 4, 8], [64, 1024], 3, FOREVER)
+    measured = table(clock, [1, 2, 4, 8], [64, 1024], 3, FOREVER)
     assert measured.ms(1, 1024) == pytest.approx(101.0), "measured were 100"
     assert measured.ms(4, 1024) == pytest.approx(160.0)
 
@@ -150,7 +142,7 @@ def test_repeating_short_passes_in_turn_takes_no_more_of_them() -> None:
     rounds(clock, 64, [1, 2, 4, 8, 16], 1, FOREVER)
     counts = {n: clock.sizes.count(n) for n in (2, 4, 8, 16)}
     assert counts == {2: 6, 4: 5, 8: 4, 16: 3}
-    assert clock.sizes.count(1) == 1 + 2 * 9, "the anchors' alone"
+    assert clock.sizes.count(1) == 1 + 9, "none in between"
 
 
 def test_long_passes_have_nothing_in_between() -> None:
