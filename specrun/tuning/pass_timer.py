@@ -153,9 +153,7 @@ def repeat(timer: PassTimer, taken: dict[int, list[float]], counts: Mapping[int,
             last = n
 
 
-def table(
-    timer: PassTimer, sizes: Sequence[int], contexts: Sequence[int], n_rounds: int, run: Run
-) -> CostTable:
+def table(timer: PassTimer, sizes: Sequence[int], contexts: Sequence[int], n_rounds: int, run: Run) -> CostTable:
     """The cost table.
 
     All `sizes` are timed at the first of the context lengths, with further ones between them where the times are

@@ -96,18 +96,14 @@ class Arm:
             rate = (n_tokens + earlier) / (seconds / plain + earlier / self.rate)
         return rate, error
 
-    def prior(self, text: float = 1.0) -> tuple[float, float]:
-        """The rate before any observation, and its standard error. text: as for `estimate`."""
-        rate = self.rate * text
+    def prior(self) -> tuple[float, float]:
+        """The rate before any observation, and its standard error."""
         from_text_to_text = 0.0 if not self.plan.drafts else _COPIES if self.plan.method.sources else _TEXTS
-        return rate, math.hypot(self.error, from_text_to_text * rate)
+        return self.rate, math.hypot(self.error, from_text_to_text * self.rate)
 
-    def estimate(self, plain: float, text: float = 1.0) -> tuple[float, float]:
-        """The rate by prior and observations, and its standard error.
-
-        plain: seconds of a plain pass. text: by how much the present text lets expect more than the prior.
-        """
-        rate, error = self.prior(text)
+    def estimate(self, plain: float) -> tuple[float, float]:
+        """The rate by prior and observations, and its standard error. plain: seconds of a plain pass."""
+        rate, error = self.prior()
         if not self.passes:
             return rate, error
         observed = self.observed(plain)

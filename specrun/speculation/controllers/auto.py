@@ -208,9 +208,7 @@ class Auto:
         won = record.n_tokens - record.seconds / plain
         self._longest = max(_AGING * self._longest, record.n_tokens)
         self.guide.follow(record)
-        if is_catching_up:
-            self._purse.owe(max(-won, 0.0))
-            self._reconsider()
+        if is_catching_up:  # reading is paid once, and tells nothing of the plan
             return
         self._looks += self._is_looking
         if not self._is_looking:
@@ -229,15 +227,13 @@ class Auto:
         observed = self._held.observed(plain)
         proven = rate if self._held.is_known else min(rate, observed)
         is_slow = passes >= _LEAST_PASSES and rate + error < _LOSES
-        is_hopeless = not self._is_tuned and observed < 1 and not self._may_win(self._held)
-        loses = (self._purse.balance < 0 and proven < 1) or is_slow or is_hopeless
+        loses = (self._purse.balance < 0 and proven < 1) or is_slow
         if loses and not self._stakes.is_free(self._held):
             self._abandon()
         elif passes >= _LEAST_PASSES:
-            text = math.sqrt(rate / self._held.rate)
             others = [arm for arm in self._arms[1:] if arm is not self._held and self._may_win(arm)]
-            best = max([self._off, *others], key=lambda arm: arm.estimate(plain, text)[0])
-            if best.estimate(plain, text)[0] > rate + error:
+            best = max([self._off, *others], key=lambda arm: arm.estimate(plain)[0])
+            if best.estimate(plain)[0] > rate + error:
                 self._change(best)
 
     def _abandon(self) -> None:
@@ -270,7 +266,6 @@ class Auto:
                 other.fade(_AGING**self._since_change)
         self._held = arm
         self._since_change = 0
-        self._purse.forget_debt()
         self._expect()
 
     def _expect(self) -> None:

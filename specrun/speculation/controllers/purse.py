@@ -25,7 +25,6 @@ class Purse:
     def __init__(self, is_proven: bool) -> None:
         """is_proven: whether a profile, or earlier runs, say that the first plan wins."""
         self.balance = _MOST_SAVED if is_proven else _STAKE
-        self._debt = 0.0
 
     def begin_text(self) -> None:
         """A text begins without speculation: it may lose no more than the first did."""
@@ -39,16 +38,8 @@ class Purse:
         """Put in what a pass won, or take out what it lost. deviation: that of the passes of its plan."""
         self.balance = min(self.balance + won, min(max(_DEVIATIONS * deviation, _STAKE), _MOST_WON))
 
-    def owe(self, lost: float) -> None:
-        """Take out what was lost only if the plan turns out not to win: the draft had to read much text first."""
-        self._debt += lost
-
-    def forget_debt(self) -> None:
-        """The plan was kept long enough, or another plan is taken up."""
-        self._debt = 0.0
-
     def end_plan(self, sources_go_on: bool) -> None:
         """A plan that does not win is left. sources_go_on: whether its draft sources go on alone."""
-        self.balance = min(self.balance, 0.0) - self._debt
+        self.balance = min(self.balance, 0.0)
         if sources_go_on:
             self.balance = max(self.balance, _SOURCES_STAKE)

@@ -33,17 +33,6 @@ def test_what_is_won_is_lost_again_within_a_few_deviations(deviation: float) -> 
     assert purse.balance == min(max(4 * deviation, Purse(is_proven=False).balance), 8.0)
 
 
-def test_a_debt_counts_only_if_the_plan_is_left() -> None:
-    for forgets in (False, True):
-        purse = Purse(is_proven=False)
-        purse.owe(2.0)
-        if forgets:
-            purse.forget_debt()
-        assert purse.balance > 0
-        purse.end_plan(sources_go_on=False)
-        assert purse.balance == (0.0 if forgets else -2.0)
-
-
 def test_sources_that_go_on_get_a_stake_of_their_own() -> None:
     purse = Purse(is_proven=False)
     purse.book(-5.0, deviation=1.0)
