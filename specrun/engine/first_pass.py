@@ -71,7 +71,9 @@ def checked(plan: LoadPlan, show: Callable[[str], None]) -> tuple[LoadPlan, list
     known = recalled or _tried(plan, show)
     if known is None:
         return plan, []
-    smaller = plan_load(replace(options, steps_down=known.steps_down), plan.here).placement
+    smaller = placement
+    if known.steps_down:
+        smaller = plan_load(replace(options, steps_down=known.steps_down), plan.here).placement
     if not recalled and smaller.vram_bytes:  # another program may hold all VRAM just now, which is not remembered
         kept_facts.remember("first-passes", of, asdict(known))
     path = kept_facts.path_of("first-passes", of)

@@ -14,15 +14,18 @@ from gguf import GGMLQuantizationType
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine import loading
+from specrun.engine import loading, placing
 from specrun.engine.model import Model
 from specrun.engine.placing import FirstGuesses, attention_on_gpus, plan_load
 from specrun.engine.run_options import NEAR_BUDGET, RunOptions
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.machine import Device
 from specrun.hardware.memory import Memory
+from specrun.hardware.model_shape import PlacementRequest
+from specrun.hardware.placement import Placement, place
 from specrun.llama import LlamaModel, devices, flash_kernel, offload_threshold
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
+from specrun.options.speculation_options import SpeculationOptions
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
@@ -90,6 +93,36 @@ def test_both_models_go_to_a_gpu_that_holds_them(monkeypatch: pytest.MonkeyPatch
         n_units = len(loaded.placement.layer_gpus)
     assert loads.settings[0] == LlamaSettings(gpu_layers=n_units)
     assert loads.settings[1].gpu_layers
+
+
+@pytest.mark.parametrize("n_gpus", [0, 1])
+def test_a_load_is_placed_once_by_memory_that_is_read_once(
+    n_gpus: int, monkeypatch: pytest.MonkeyPatch, loads: Loads
+) -> None:
+    have_gpus(monkeypatch, *[8 * GB] * n_gpus)
+    requests: list[PlacementRequest] = []
+    read, n_reads = Memory.read, 0
+
+    def reading() -> Memory:
+        nonlocal n_reads
+        n_reads += 1
+        return read()
+
+    def placing_it(request: PlacementRequest) -> Placement:
+        requests.append(request)
+        return place(request)
+
+    monkeypatch.setattr(Memory, "read", reading)
+    monkeypatch.setattr(placing, "place", placing_it)
+    # With flash attention decided, no trial of kernels asks for this machine.
+    asked = options(draft=LlamaSettings(flash_attn="on"))
+    with Model(replace(asked, plans=SpeculationOptions().plans(), may_shrink=True)) as loaded:
+        assert (loaded.placement is None) == (n_gpus == 0)
+    assert loads.settings
+    assert (len(requests), n_reads) == (1, 1)
+    far = replace(options(), plans=SpeculationOptions().plans(), may_shrink=True, settings=LlamaSettings(gpu_layers=3))
+    assert plan_load(far)
+    assert len(requests) == (3 if n_gpus else 2), "again with the larger trees that pay where weights are far"
 
 
 def test_the_users_numbers_win(monkeypatch: pytest.MonkeyPatch, loads: Loads) -> None:
