@@ -122,15 +122,8 @@ def _load(plan: LoadPlan, resources: ExitStack, show: Callable[[str], None]) -> 
         draft_model = None
     if not options.exact and (lost := lost_bits(here.target)):
         notices.append(lost)
-    if options.parallel > 1:
-        alone = _why_one_at_a_time(plan, settings) or why_not(CELLS, settings)
-        if alone:
-            notices.append(CELLS.notice(alone))
-            options = options.alone
-        elif states and states.n_texts < options.parallel:
-            notices.append(
-                f"{states.n_texts} texts are written at a time; recurrent states of more take too much memory"
-            )
+    options, fewer = _at_a_time(plan, settings)
+    notices += fewer
     n_ctx_train = model.n_ctx_train
 
     def configured(
@@ -144,13 +137,11 @@ def _load(plan: LoadPlan, resources: ExitStack, show: Callable[[str], None]) -> 
     if streaming.readers:
         show(f"reading the weights of {model.name} that stay in memory from {options.target.parent}")
     context, notice = target_context(model, configured(options, model, settings, states), streaming, resources)
-    if (
-        notice
-        and streaming.readers
-        and (better := out_of_vram(placement, known_rates(catalog()), here.target.used_share))
-    ):
-        raise _BetterOutOfVramError(better)
-    notices += [notice] if notice else []
+    if notice:
+        better = out_of_vram(placement, known_rates(catalog()), here.target.used_share) if streaming.readers else None
+        if better:
+            raise _BetterOutOfVramError(better)
+        notices.append(notice)
     targets = target_lanes(context)
     in_ram = not (streaming.readers or settings.gpu_layers)
     targets[0].wait_for(_FEW_WAITING if in_ram else _MANY_WAITING)
@@ -251,21 +242,28 @@ def _progress(path: Path, show: Callable[[str], None]) -> Callable[[float], None
     return loaded
 
 
-def _why_one_at_a_time(plan: LoadPlan, settings: LlamaSettings) -> str | None:
-    """Why texts are written one after the other; None where several can be written at the same time.
+def _at_a_time(plan: LoadPlan, settings: LlamaSettings) -> tuple[RunOptions, list[str]]:
+    """The options with as many texts at a time as are possible, and why these are fewer than were asked.
 
     settings: those that are decided for the target.
     """
     options, states = plan.options, plan.states
+    if options.parallel == 1:
+        return options, []
+    alone = why_not(CELLS, settings)
     if states and options.pads:
-        return "passes over recurrent states are padded for one text only"
-    if states and is_untried(plan.here.target):
-        return "several texts with recurrent states of this kind are untried"
-    if states and states.n_texts == 1:
-        return "the recurrent states of further texts would take too much memory"
-    if options.pads and settings.gpu_layers:
-        return "on a GPU a token's bits depend on the cells in front of it"
-    return None
+        alone = "passes over recurrent states are padded for one text only"
+    elif states and is_untried(plan.here.target):
+        alone = "several texts with recurrent states of this kind are untried"
+    elif states and states.n_texts == 1:
+        alone = "the recurrent states of further texts would take too much memory"
+    elif options.pads and settings.gpu_layers:
+        alone = "on a GPU a token's bits depend on the cells in front of it"
+    if alone:
+        return options.alone, [CELLS.notice(alone)]
+    if states and states.n_texts < options.parallel:
+        return options, [f"{states.n_texts} texts are written at a time; recurrent states of more take too much memory"]
+    return options, []
 
 
 def _on_one_path(
