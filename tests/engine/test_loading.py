@@ -107,7 +107,7 @@ def test_what_was_loaded_is_freed_when_loading_fails(
         Model(RunOptions(embedded.DRAFT, embedded.TARGET, (TREE,)))
     assert objects.n_made["model"] == 2
     assert not objects.left
-    monkeypatch.setattr(Model, "_make_ready", lambda *_: 1 / 0)
+    monkeypatch.setattr(Model, "_made_ready", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         one_run(random_model)
     assert objects.n_made["context"] == 2
