@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specrun.catalog import download, embedded, here, made, pairs
+from specrun.catalog import cache, embedded, here, made, pairs
 from specrun.catalog.entries import Entry
 from specrun.catalog.file_names import shards
 from specrun.catalog.gguf_file import GgufFile
@@ -127,13 +127,13 @@ class Fetcher:
 
     def look_up(self, models: Sequence[HubName]) -> list[RemoteModel]:
         """Sizes, files and licences of models on the hub. Raises HubError."""
-        return [download.look_up(model, download.Progress()) for model in models]
+        return [cache.look_up(model, cache.Progress()) for model in models]
 
     def fetch(self, models: Sequence[RemoteModel]) -> bool:
         """Fetch models, unless the user declines. Returns whether all are here now. Raises HubError."""
-        download.check_disk(models)
+        cache.check_disk(models)
         for model in models:
-            download.pull(model, download.Progress())
+            cache.pull(model, cache.Progress())
         return True
 
 

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from specrun.catalog import download, embedded, entries, resolve
+from specrun.catalog import cache, embedded, entries, resolve
 from specrun.catalog.entries import Entry
 from specrun.catalog.here import local_models
 from specrun.catalog.hub import is_offline
@@ -124,7 +124,7 @@ def _menu(groups: dict[str, list[Offer]]) -> Table:
 
 def _downloads(catalog: Iterable[Entry], fits: LocalFits, here: set[str]) -> Iterator[Offer]:
     """A small model and the best one that fit memory and disk, and the one that is recommended, of those not here."""
-    free, least, sized = download.free_bytes(), 0.0, list[str]()
+    free, least, sized = cache.free_bytes(), 0.0, list[str]()
     missing = {e.alias: (e, found) for e in catalog if e.alias not in here and (found := fits.of(e, None))}
     for most in _DOWNLOADS:
         for entry, found in missing.values():

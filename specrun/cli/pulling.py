@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import typer
 from rich.table import Table
 
-from specrun.catalog import download
-from specrun.catalog.download import Progress
+from specrun.catalog import cache
+from specrun.catalog.cache import Progress
 from specrun.catalog.hub.client import RemoteModel
 from specrun.catalog.names import HubName
 from specrun.catalog.resolve import Fetcher
@@ -36,7 +36,7 @@ class AskingFetcher(Fetcher):
 
     def look_up(self, models: Sequence[HubName]) -> list[RemoteModel]:
         with _progress() as progress:
-            return [download.look_up(model, progress) for model in models]
+            return [cache.look_up(model, progress) for model in models]
 
     def fetch(self, models: Sequence[RemoteModel], dry_run: bool = False) -> bool:
         """Show models and fetch them, unless the user declines. dry_run: only show the models."""
@@ -46,14 +46,14 @@ class AskingFetcher(Fetcher):
             licence = f"licence: {one_line(model.licence or 'unknown')}"
             table.add_row(model.name, f"{model.repo}{n_files}", size_text(model.bytes), licence)
         output.stderr.print(table)
-        free = download.check_disk(models)
-        needed = size_text(sum(download.missing_bytes(model) for model in models))
+        free = cache.check_disk(models)
+        needed = size_text(sum(cache.missing_bytes(model) for model in models))
         if dry_run or not (self._pull or confirmed(f"Download {needed} ({size_text(free)} are free)?")):
             return False
         try:
             with _progress() as progress:
                 for model in models:
-                    download.pull(model, progress)
+                    cache.pull(model, progress)
         except KeyboardInterrupt:
             output.note("stopped; the next pull continues from here")
             raise

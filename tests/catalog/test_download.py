@@ -15,7 +15,7 @@ import huggingface_hub.constants
 import numpy as np
 import pytest
 
-from specrun.catalog import cache, download
+from specrun.catalog import cache
 from specrun.catalog.hub import cache_dir
 from specrun.catalog.hub.client import RemoteModel
 from specrun.catalog.names import HubName, parse
@@ -69,7 +69,7 @@ class Shown:
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
     """The progress of downloads that do not wait between attempts."""
-    monkeypatch.setattr(download.time, "sleep", lambda _: None)
+    monkeypatch.setattr(cache.time, "sleep", lambda _: None)
     return Shown()
 
 
@@ -87,7 +87,7 @@ def name(text: str = NAME) -> HubName:
 
 
 def pulled(shown: Shown, text: str = NAME) -> Path:
-    return download.pull(download.look_up(name(text), shown), shown)
+    return cache.pull(cache.look_up(name(text), shown), shown)
 
 
 def assert_nothing_registered(text: str = NAME) -> None:
@@ -132,14 +132,14 @@ def test_a_split_model_comes_with_all_its_shards(repository: Repository, shown: 
 def test_a_split_model_is_invisible_until_its_last_shard_is_there(
     hub: Hub, repository: Repository, shown: Shown
 ) -> None:
-    model = download.look_up(name(f"{REPO}:Q8_0"), shown)
+    model = cache.look_up(name(f"{REPO}:Q8_0"), shown)
     hub.faults = [Fault(hashlib.sha256(repository.files[SHARDS[2]]).hexdigest(), status=404) for _ in range(3)]
     with pytest.raises(HubError):
-        download.pull(model, shown)
+        cache.pull(model, shown)
     assert_nothing_registered(f"{REPO}:Q8_0")
-    assert download.missing_bytes(model) == 1000
+    assert cache.missing_bytes(model) == 1000
     hub.requests.clear()
-    assert download.pull(model, shown).is_file()
+    assert cache.pull(model, shown).is_file()
     assert len(hub.ranges()) == 1
 
 
@@ -336,12 +336,12 @@ def test_a_hub_that_stays_broken_ends_in_one_line(hub: Hub, shown: Shown, path: 
 def test_nobody_listens(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(HubError, match=r"no connection to http://127.0.0.1:9 .*; check the network, or HF_ENDPOINT"):
-        download.look_up(name(), shown)
+        cache.look_up(name(), shown)
     assert not shown.notes, "it is not tried again"
     with monkeypatch.context() as patch:
         patch.setattr("specrun.catalog.hub.client._look_up", lambda _: pytest.fail("nor for the next model"))
         with pytest.raises(NoHubError, match="no connection"):
-            download.look_up(name(), shown)
+            cache.look_up(name(), shown)
 
 
 def test_a_hub_that_could_not_be_connected_to_is_tried_again_later(
@@ -349,7 +349,7 @@ def test_a_hub_that_could_not_be_connected_to_is_tried_again_later(
 ) -> None:
     del repository
     monkeypatch.setattr("specrun.catalog.hub.client._unreachable", {hub.url: (time.monotonic() - 1, "no network")})
-    assert download.look_up(name(), shown).files
+    assert cache.look_up(name(), shown).files
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_a_hub_that_could_not_be_connected_to_is_tried_again_later(
 )
 def test_what_is_not_there_is_told_with_near_names(shown: Shown, text: str, part: str) -> None:
     with pytest.raises(HubError, match=part):
-        download.look_up(name(text), shown)
+        cache.look_up(name(text), shown)
     assert not shown.notes
 
 
@@ -378,7 +378,7 @@ def with_heads(repository: Repository) -> list[str]:
 def test_what_lies_beside_a_model_is_never_taken_for_it(with_heads: list[str], shown: Shown) -> None:
     for quantization in ("Q8_0", "Q4_K_M", "F16", "MTP"):
         with pytest.raises(HubError) as told:
-            download.look_up(name(f"{REPO}:{quantization}"), shown)
+            cache.look_up(name(f"{REPO}:{quantization}"), shown)
         assert "m-BF16.gguf" in str(told.value)
         assert not any(file in str(told.value) for file in with_heads)
     for text, file in {
@@ -386,9 +386,9 @@ def test_what_lies_beside_a_model_is_never_taken_for_it(with_heads: list[str], s
         "ud-q5_k_xl": "m-UD-Q5_K_XL.gguf",
         "bf16": "m-BF16.gguf",
     }.items():
-        assert download.look_up(name(f"{REPO}:{text}"), shown).files[0].name == file
+        assert cache.look_up(name(f"{REPO}:{text}"), shown).files[0].name == file
     with pytest.raises(HubError, match=r"can be m-BF16.gguf, m-UD-Q4_K_XL.gguf, m-UD-Q5_K_XL.gguf; name one: org/"):
-        download.look_up(name(REPO), shown)
+        cache.look_up(name(REPO), shown)
 
 
 def test_a_head_is_fetched_by_the_name_of_its_file(repository: Repository, with_heads: list[str], shown: Shown) -> None:
@@ -422,7 +422,7 @@ def test_pasted_addresses_fetch_what_they_show(hub: Hub, shown: Shown) -> None:
         f"{hub.url}/{REPO}/resolve/{COMMIT}/{FILE}?download=true",
         f"https://huggingface.co/{REPO}?show_file_info={FILE}",
     ):
-        model = download.look_up(name(address), shown)
+        model = cache.look_up(name(address), shown)
         assert [file.name for file in model.files] == [FILE]
         assert model.name == address, "by which the user knows it"
         assert model.revision == (COMMIT if COMMIT in address else "main")
@@ -431,7 +431,7 @@ def test_pasted_addresses_fetch_what_they_show(hub: Hub, shown: Shown) -> None:
 def test_a_repository_that_lacks_a_shard(repository: Repository, shown: Shown) -> None:
     del repository.files[SHARDS[1]]
     with pytest.raises(HubError, match=f"lacks {SHARDS[1]}, one of the 3 files"):
-        download.look_up(name(f"{REPO}:Q8_0"), shown)
+        cache.look_up(name(f"{REPO}:Q8_0"), shown)
 
 
 def test_a_gated_model_says_which_page_to_open(
@@ -496,14 +496,14 @@ def test_offline(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_disk_is_looked_at_before_anything_is_fetched(
     hub: Hub, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = download.look_up(name(), shown)
-    assert download.check_disk([model]) > 0
-    monkeypatch.setattr(download.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 2_000_000}))
+    model = cache.look_up(name(), shown)
+    assert cache.check_disk([model]) > 0
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 2_000_000}))
     with pytest.raises(HubError, match=r"too full: 3 MB are needed and 2 MB are free; free some, or set HF_HOME"):
-        download.check_disk([model])
+        cache.check_disk([model])
     partial().parent.mkdir(parents=True)
     partial().write_bytes(CONTENT[:1_500_000])
-    assert download.check_disk([model]) == 2_000_000
+    assert cache.check_disk([model]) == 2_000_000
     assert not hub.ranges()
 
 
@@ -568,14 +568,14 @@ def test_two_processes_that_fetch_the_same_model_share_one_download(
 
 
 def test_a_pinned_revision(shown: Shown) -> None:
-    model = download.look_up(HubName("x", REPO, COMMIT, FILE), shown)
+    model = cache.look_up(HubName("x", REPO, COMMIT, FILE), shown)
     assert (model.revision, model.commit, model.licence) == (COMMIT, COMMIT, "apache-2.0")
-    assert download.pull(model, shown).parent.name == COMMIT
+    assert cache.pull(model, shown).parent.name == COMMIT
     assert not (cache.folder(REPO) / "refs").exists()
 
 
 def test_a_pinned_revision_that_is_gone_gives_way_to_the_newest(shown: Shown) -> None:
-    model = download.look_up(HubName("x", REPO, "f" * 40, FILE), shown)
+    model = cache.look_up(HubName("x", REPO, "f" * 40, FILE), shown)
     assert (model.revision, model.commit) == ("main", COMMIT)
     assert shown.notes == [f"{REPO} has no revision {'f' * 40} any more; taking its newest"]
 
@@ -599,6 +599,6 @@ def test_removing_frees_the_blobs_and_leaves_the_other_models(shown: Shown) -> N
 
 def test_look_up_reads_what_the_hub_knows_of_the_file(repository: Repository, shown: Shown) -> None:
     repository.gguf = {"architecture": "qwen2", "context_length": 32768, "total": 1}
-    model = download.look_up(name(), shown)
+    model = cache.look_up(name(), shown)
     assert isinstance(model, RemoteModel)
     assert (model.architecture, model.context, model.bytes) == ("qwen2", 32768, len(CONTENT))

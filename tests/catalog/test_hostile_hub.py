@@ -9,7 +9,7 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 
-from specrun.catalog import cache, download
+from specrun.catalog import cache
 from specrun.catalog.entries import catalog
 from specrun.catalog.names import HubName, parse
 from specrun.errors import HubError, UsageError
@@ -23,14 +23,14 @@ CONTENT = b"GGUF" + bytes(1000)
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
-    monkeypatch.setattr(download.time, "sleep", lambda _: None)
+    monkeypatch.setattr(cache.time, "sleep", lambda _: None)
     return Shown()
 
 
 def pull(shown: Shown) -> Path:
     model = parse(f"{REPO}:Q4_K_M")
     assert isinstance(model, HubName)
-    return download.pull(download.look_up(model, shown), shown)
+    return cache.pull(cache.look_up(model, shown), shown)
 
 
 def files_of(folder: Path) -> set[Path]:
@@ -89,7 +89,7 @@ def test_a_hub_that_sends_without_end_fills_no_disk(hub: Hub, shown: Shown, tmp_
 @pytest.mark.parametrize("wait", ["1e9", "inf", "nan", "-5", "soon"])
 def test_no_hub_is_waited_for_for_days(hub: Hub, monkeypatch: pytest.MonkeyPatch, wait: str) -> None:
     waited: list[float] = []
-    monkeypatch.setattr(download.time, "sleep", waited.append)
+    monkeypatch.setattr(cache.time, "sleep", waited.append)
     hub.add(REPO, {FILE: CONTENT})
     hub.faults += [Fault("/api/models", status=429, headers={"Retry-After": wait}) for _ in range(9)]
     with pytest.raises(HubError, match="too many requests"):

@@ -28,7 +28,7 @@ def downloads(fits: LocalFits, here: set[str] = frozenset()) -> dict[str, str]: 
 @pytest.fixture(autouse=True)
 def much_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk of 100 GB."""
-    monkeypatch.setattr("specrun.catalog.download.free_bytes", lambda: 100 * GB)
+    monkeypatch.setattr("specrun.catalog.cache.free_bytes", lambda: 100 * GB)
 
 
 def test_a_small_model_the_best_and_the_recommended_one_are_offered() -> None:
