@@ -71,14 +71,6 @@ class _Thinking(Fields):
     type: str = ""
 
 
-class _Tool(Fields):
-    type: Any = "custom"
-    name: Any = None
-    description: Any = None
-    input_schema: Any = None
-    strict: Any = None
-
-
 class _Choice(Fields):
     type: Annotated[Literal["", "auto", "any", "tool", "none"], must("be auto, any, tool or none")] = ""
     name: str | None = None
@@ -99,7 +91,7 @@ class _AnthropicFields(Fields):
     system: _Text = ""
     messages: Annotated[list[_Message], Field(max_length=MOST_MESSAGES, fail_fast=True)] = Field([])
     stop_sequences: Annotated[list[Any], Field(max_length=_MOST_BLOCKS)] = Field([])
-    tools: Annotated[list[_Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] = Field([])
+    tools: Annotated[list[InstanceOf[dict[str, Any]]], Field(max_length=MOST_TOOLS, fail_fast=True)] = Field([])
     tool_choice: _Choice = _Choice()
     thinking: _Thinking = _Thinking()
     output_config: _OutputConfig = _OutputConfig()
@@ -131,10 +123,12 @@ def openai_body(body: Mapping[str, Any], needs_length: bool = True) -> dict[str,
     if given.stop_sequences:
         result["stop"] = given.stop_sequences
     # Tools of other types run on Anthropic's servers. The model is not told about them.
-    tools = [tool for tool in given.tools if tool.type == "custom"]
+    tools = [tool for tool in given.tools if tool.get("type") in (None, "custom")]
     if tools:
         result["tools"] = [
-            function_json(name=t.name, description=t.description, parameters=t.input_schema, strict=t.strict)
+            function_json(
+                parameters=t.get("input_schema"), **{name: t.get(name) for name in ("name", "description", "strict")}
+            )
             for t in tools
         ]
         choice = given.tool_choice

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, InstanceOf
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -73,15 +73,8 @@ class _Tool(Fields):
     tools: Annotated[list[_Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] = Field([])  # of a namespace
 
 
-class _Format(Fields):
-    type: Any = None
-    name: Any = None
-    schema_: Any = Field(None, alias="schema")
-    strict: Any = None
-
-
 class _TextFields(Fields):
-    format: _Format | None = None
+    format: InstanceOf[dict[str, Any]] | None = None
 
 
 class _Reasoning(Fields):
@@ -130,7 +123,7 @@ def chat_fields(given: ResponsesFields, conversation: Sequence[Any]) -> Json:
             raise refused(f"input[{i}].role", "is missing")
     has_logprobs = "message.output_text.logprobs" in given.include
     wanted = given.text.format
-    schema = {"name": wanted.name, "schema": wanted.schema_, "strict": wanted.strict} if wanted else None
+    schema = None if wanted is None else {name: wanted.get(name) for name in ("name", "schema", "strict")}
     return {
         "messages": system + _messages(items),
         "tools": _tools(given.tools),
@@ -138,7 +131,7 @@ def chat_fields(given: ResponsesFields, conversation: Sequence[Any]) -> Json:
         "parallel_tool_calls": given.parallel_tool_calls,
         "max_completion_tokens": given.max_output_tokens,
         "reasoning_effort": given.reasoning.effort,
-        "response_format": {"type": wanted.type, "json_schema": schema} if wanted else None,
+        "response_format": None if wanted is None else {"type": wanted.get("type"), "json_schema": schema},
         "logprobs": has_logprobs,
         "top_logprobs": given.top_logprobs if has_logprobs else None,
         "n": 1,
