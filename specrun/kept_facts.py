@@ -32,6 +32,8 @@ KINDS = {
     "attention": "trials of attention",
     "orders": "trials of weights' orders",
     "shapes": "shapes of models",
+    "fastest-drafts": "fastest drafts",
+    "rates": "rates of disks",
     "said": "notices given",
 }
 _VERSION = 1  # of the files

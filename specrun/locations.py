@@ -1,4 +1,4 @@
-"""Where specrun keeps its files, how files are read and written, and facts that are kept in files."""
+"""Where specrun keeps its files, and how files are read and written."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from typing import Any, BinaryIO, NoReturn
 
 import platformdirs
 
 from specrun.errors import SpecrunError
-
-Fact = TypeVar("Fact")
 
 _PRIVATE_FILE, _PRIVATE_FOLDER, _OTHERS = 0o600, 0o700, 0o077
 _LEFT_BEHIND = 60.0  # seconds after which nothing is still being written
@@ -200,20 +198,6 @@ def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically, see `whole_file`. Raises OSError."""
     with whole_file(path) as file:
         file.write(json.dumps(value, indent=1).encode())
-
-
-def recall(path: Path, read: Callable[[Any], Fact | None]) -> Fact | None:
-    """A fact that took time to find out: what `read` makes of the JSON value at `path`; None if that fails."""
-    try:
-        return read(parse_json(path.read_bytes()))
-    except Exception:  # what is damaged may fail anywhere in `read`; the fact is found out again
-        return None
-
-
-def remember(path: Path, value: Any) -> None:
-    """Keep a fact as a JSON value at `path`, whole or not at all. If the disk refuses, it is found out again."""
-    with suppress(OSError):
-        write_json(path, value)
 
 
 @contextmanager

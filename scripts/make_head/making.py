@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from specrun.catalog.pairs import check_tokenizer
 from specrun.display_text import size_text
 from specrun.errors import SpecrunError, UsageError
 from specrun.hardware.cpu import usable_cores
-from specrun.locations import locked, recall, whole_file, write_json
+from specrun.locations import locked, parse_json, whole_file, write_json
 from specrun.long_run import Run
 from specrun.making.make import check_output
 from specrun.profiles import profile_files
@@ -150,7 +151,10 @@ class _Work:
     def begin(cls, folder: Path, order: HeadOrder) -> _Work:
         """What is there already, or nothing yet. Raises UsageError if it belongs to another order, and OSError."""
         entry = folder / "begun.json"
-        key, seconds = recall(entry, lambda value: (str(value["key"]), float(value["seconds"]))) or (order.key, 0.0)
+        key, seconds = order.key, 0.0
+        with suppress(Exception):  # what is damaged, or not there, may fail anywhere
+            value = parse_json(entry.read_bytes())
+            key, seconds = str(value["key"]), float(value["seconds"])
         if key != order.key:
             what = "a head of this target was begun with other --texts or --vocab"
             raise UsageError(f"{what}; give the same to go on, or delete what is there with --forget")

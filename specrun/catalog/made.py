@@ -6,7 +6,6 @@ tune` measured as the fastest, by target.
     $SPECRUN_DATA_DIR/drafts/IDENTITY/head.json         the same for the head, and head-*.gguf
     $SPECRUN_DATA_DIR/drafts/IDENTITY/unfinished-head/  what `scripts/make_head` goes on from
     $SPECRUN_DATA_DIR/drafts/IDENTITY/trimmed-*.gguf    a draft that `specrun tune` trimmed for this target
-    $SPECRUN_DATA_DIR/drafts/IDENTITY/fastest.json      names the file of the fastest draft
 
 IDENTITY is a hash of the target's content, so a target keeps its draft when its file is renamed or moved.
 """
@@ -19,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from specrun import kept_facts
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import ModelFileError
-from specrun.locations import data_dir, recall, write_json
+from specrun.locations import data_dir, parse_json, write_json
 
 Kind = Literal["draft", "head"]  # a model made of the target, or a head trained for it
 
-_FASTEST = "fastest.json"
+_FASTEST = "fastest-drafts"  # a kind of `kept_facts`
 _IDENTITY_DIGITS = 16  # of the 64 hex digits
 
 
@@ -60,11 +60,11 @@ def find(target: Path, kind: Kind = "draft") -> MadeDraft | None:
     entry = _entry(target, f"{kind}.json")
     if entry is None:
         return None
-    draft = recall(entry, lambda value: MadeDraft(entry.parent / value["path"], str(value["how"])))
+    with suppress(Exception):  # what is damaged may fail anywhere
+        value = parse_json(entry.read_bytes())
+        return MadeDraft(entry.parent / value["path"], str(value["how"]))
     drafts = list(entry.parent.glob(f"{kind}-*.gguf"))
-    if draft is None and len(drafts) == 1:
-        return MadeDraft(drafts[0], drafts[0].stem.removeprefix(f"{kind}-"))
-    return draft
+    return MadeDraft(drafts[0], drafts[0].stem.removeprefix(f"{kind}-")) if len(drafts) == 1 else None
 
 
 def unfinished_head(target: Path) -> Path:
@@ -86,20 +86,27 @@ def forget_unfinished_head(target: Path) -> bool:
 
 def find_fastest(target: Path) -> FastestDraft | None:
     """The fastest draft of `target`, or None. The draft's file may have been deleted since."""
-    if entry := _entry(target, _FASTEST):
-        return recall(entry, lambda it: FastestDraft(it["name"], Path(it["path"]) if it["path"] else None))
+    if kept_facts.folder(_FASTEST).exists():  # saves reading the target
+        with suppress(ModelFileError):
+            return kept_facts.recall(
+                _FASTEST, _of(target), lambda it: FastestDraft(it["name"], Path(it["path"]) if it["path"] else None)
+            )
     return None
 
 
 def keep_fastest(target: Path, draft: FastestDraft) -> None:
     """Run `target` with `draft` from now on, unless the user names another draft. Raises OSError."""
     path = str(draft.path.absolute()) if draft.path else None
-    write_json(home(target) / _FASTEST, {"name": draft.name, "path": path, "target": str(target)})
+    kept_facts.write(_FASTEST, _of(target), {"name": draft.name, "path": path})
 
 
 def forget_fastest(target: Path) -> None:
     """Undo `keep_fastest`. Raises OSError."""
-    _remove_entry(target, _FASTEST)
+    kept_facts.path_of(_FASTEST, _of(target)).unlink(missing_ok=True)
+
+
+def _of(target: Path) -> dict[str, str]:
+    return {"target": GgufFile.read(target).identity}
 
 
 def trimmed_path(target: Path, draft: Path, n: int) -> Path:

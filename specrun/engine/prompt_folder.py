@@ -11,7 +11,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from specrun.locations import cache_dir, existing_folder, file_bytes, private_folder, recall, remember, remove_leftovers
+from specrun import kept_facts
+from specrun.locations import cache_dir, existing_folder, file_bytes, private_folder, remove_leftovers
 
 SUFFIX = ".state"  # of the files, each in a folder of what it may be used with
 _SHARE_OF_FREE, _MOST_BYTES = 20, 8 << 30  # bounds of all files together
@@ -95,13 +96,16 @@ def _used(path: Path) -> float:
 
 def rate(what: str) -> float:
     """Bytes a second at which files were read or written lately, or what is assumed: disks are busy at times."""
-    path = folder() / "rates.json"
-    if time.time() - _used(path) > _SECONDS_OF_A_RATE:
+    if time.time() - _used(kept_facts.path_of("rates", _of())) > _SECONDS_OF_A_RATE:
         return _ASSUMED_RATE
-    return recall(path, lambda value: max(float(value[what]), 1.0)) or _ASSUMED_RATE
+    return kept_facts.recall("rates", _of(), lambda value: max(float(value[what]), 1.0)) or _ASSUMED_RATE
 
 
 def learn_rate(what: str, n_bytes: int, seconds: float) -> None:
     if n_bytes >= _TELLING_BYTES:
-        path = folder() / "rates.json"
-        remember(path, {**(recall(path, dict) or {}), what: n_bytes / max(seconds, 1e-6)})
+        known = kept_facts.recall("rates", _of(), dict) or {}
+        kept_facts.remember("rates", _of(), {**known, what: n_bytes / max(seconds, 1e-6)})
+
+
+def _of() -> dict[str, str]:
+    return {"folder": str(folder())}

@@ -22,6 +22,7 @@ from specrun.catalog.resolve import (
     way_to_draft,
 )
 from specrun.errors import NoHubError
+from specrun.locations import data_dir
 from tests.models import random_llama, random_mamba
 from tests.other_programs import in_lm_studio
 
@@ -115,7 +116,8 @@ def test_a_draft_is_found_until_it_is_forgotten(target: Path, tmp_path: Path) ->
 
 def test_a_damaged_entry_is_as_good_as_none(target: Path) -> None:
     made.keep_fastest(target, FastestDraft("none", None))
-    (made.home(target) / "fastest.json").write_text("{")
+    (kept,) = (data_dir() / "fastest-drafts").iterdir()
+    kept.write_text("{")
     assert made.find_fastest(target) is None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from specrun import kept_facts
 from specrun.catalog import embedded
 from specrun.engine import prompt_file, prompt_folder, prompt_states
 from specrun.engine.engine import Engine, SavedCaches
@@ -376,7 +377,7 @@ def test_rates_are_measured_and_believed_for_a_day(folder: Path) -> None:
     prompt_folder.learn_rate("read", 100_000_000, 0.05)
     prompt_folder.learn_rate("read", 1000, 1.0)  # tells nothing
     assert [round(prompt_folder.rate(what) / 1e9) for what in ("read", "write")] == [2, 1]
-    os.utime(folder / "rates.json", (1, 1))
+    os.utime(kept_facts.path_of("rates", {"folder": str(folder)}), (1, 1))
     assert prompt_folder.rate("read") == 200e6
 
 
