@@ -43,7 +43,9 @@ def profile_from_json(value: Any) -> Profile:
     try:
         version = value["version"]
         if version == VERSION:
-            return converter().structure({**value, **value["pair"], "costs": value["tables"]}, Profile)
+            profile = converter().structure({**value, **value["pair"], "costs": value["tables"]}, Profile)
+            profile.identity["files"][0]  # what each look for a profile compares
+            return profile
     except Exception as error:  # a foreign file may fail in any constructor
         raise ProfileError("not a profile of `specrun tune`") from error
     raise ProfileError(f"a profile of version {version}, not {VERSION}; run `specrun tune` again")

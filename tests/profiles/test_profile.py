@@ -165,6 +165,14 @@ def test_what_is_not_a_profile_is_refused_in_one_line(text: str, tmp_path: Path)
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("identity", [None, {}, {"files": None}, {"files": []}])
+def test_a_profile_of_no_files_is_refused(identity: object, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(profile_to_json(made()) | {"identity": identity}))
+    with pytest.raises(ProfileError, match="not a profile"):
+        storage.load(path)
+
+
 def test_a_broken_profile_is_set_aside_with_a_word() -> None:
     path = storage.save(made())
     path.write_text("{}")
