@@ -43,5 +43,6 @@ def answers(folder: Path, job: Job, prompts: Sequence[str]) -> tuple[float, list
 def main(given: str) -> None:
     """Print the answers as JSON. given: the job and the prompts as JSON, so that it can run under a memory cap."""
     value = json.loads(given)
-    job = Job(Path(value["target"]), Path(value["draft"]), value["n"], 0.0, 0, usable_cores(), value["c"], True)
+    target, draft, extra = Path(value["target"]), Path(value["draft"]), tuple(value["options"])
+    job = Job(target, draft, value["n"], 0.0, 0, usable_cores(), value["c"], True, extra)
     print(json.dumps(answers(Path(value["build_dir"]), job, value["prompts"])))
