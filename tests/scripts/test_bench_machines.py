@@ -156,7 +156,8 @@ def test_many_prompts_for_a_model_that_is_larger_than_vram_take_a_quarter_of_the
     assert alone.n_tokens == together.n_tokens == 20 * 32
     assert together.texts == alone.texts
     assert together.seconds < alone.seconds / 5
-    assert not any(2 < n < 32 for n in together.sizes), "the CPU computes them in the time of several copies"
+    for n in (n for n in together.sizes if n < 32):
+        assert machine.ms(n, 0) < 1.1 * machine.ms(32, 0), "the CPU computes it in the time of several copies"
 
 
 # A pass over two tokens takes half as long again, or twice as long, as one over a single one.
