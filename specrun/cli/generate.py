@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,15 +16,6 @@ from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import PromptCache, SamplingOptions, System, Think
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import answer_report, output, plain_answer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from specrun.cli.answers_file import AnswersFile
-    from specrun.cli.many_prompts import Lines, Printed
-    from specrun.cli.prompt_input import PromptLine
-    from specrun.engine.model import Model
-    from specrun.engine.request import Request
 
 _USUAL_BYTES = 2000  # of a prompt, where nobody knows yet how long they are
 
@@ -103,7 +94,7 @@ def generate(
             raise UsageError("without --output the answers go to stdout; name a file, or leave it out")
         if form.output and form.as_ready:
             raise UsageError("--output has each answer as soon as it is ready; leave --as-ready out")
-        from specrun.cli.many_prompts import Lines
+        from specrun.cli.many_prompts import Lines, answers_to, write_lines
 
         lines = Lines(prompt_input.read_lines(given, form.file or []))
         known = lines.all()
@@ -129,7 +120,7 @@ def generate(
     further: dict[str, Any] = {"is_fixed": True, "crowd": crowd, "keeps_prompts": _keeps_prompts(form)}
     with ExitStack() as stack:
         # What is wrong with the file of answers is told before the model is loaded.
-        answers = stack.enter_context(_answers(form, known)) if form.jsonl else None
+        answers = stack.enter_context(answers_to(form.output, form.as_ready, known)) if form.jsonl else None
         model = stack.enter_context(opened(models, speculation, machine, sampling.temp, **further))
         if model.prompt_states:
             model.prompt_states.least = FEWEST  # nobody goes on with its answer
@@ -138,7 +129,8 @@ def generate(
             output.note("the model has no chat template, so the prompt is continued as it is; see --chat-template")
         writer = plain_answer.AnswerWriter(model, request, form.raw, form.system, form.think, form.stats)
         if answers:
-            return _write_lines(model, writer, lines, known, request, form, answers)
+            made_from = (request, form.raw, form.system, form.think == "off")
+            return write_lines(model, writer, lines, known, answers, made_from)
         return writer.write_object(prompt) if form.json else writer.write_text(prompt)
 
 
@@ -173,32 +165,3 @@ def _check_alone(form: FormOptions) -> None:
     ):
         if is_given:
             raise UsageError(f"{name} is for many prompts; give them as lines of JSON with --jsonl")
-
-
-@contextmanager
-def _answers(form: FormOptions, known: Sequence[PromptLine] | None) -> Iterator[AnswersFile | Printed]:
-    """Where the answers go: a file, which is read and taken, or stdout."""
-    from specrun.cli.answers_file import AnswersFile
-    from specrun.cli.many_prompts import Printed, check_known
-
-    with AnswersFile(form.output, output.note) if form.output else Printed(form.as_ready) as answers:
-        check_known(known, answers)
-        yield answers
-
-
-def _write_lines(
-    model: Model,
-    writer: plain_answer.AnswerWriter,
-    lines: Lines,
-    known: Sequence[PromptLine] | None,
-    request: Request,
-    form: FormOptions,
-    answers: AnswersFile | Printed,
-) -> int:
-    from specrun.cli.answers_file import AnswersFile, made_with
-    from specrun.cli.many_prompts import write_lines
-
-    if isinstance(answers, AnswersFile):
-        answers.run = made_with(model, request, form.raw, form.system, form.think == "off")
-    is_shown = form.output is not None or not output.stdout.is_terminal
-    return write_lines(model, writer, lines, known, answers, is_shown)

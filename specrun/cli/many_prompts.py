@@ -7,10 +7,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, TypeAlias
 
+from specrun.cli.answers_file import AnswersFile, made_with
 from specrun.cli.prompt_input import PromptLine
 from specrun.display_text import duration_text, rate_text
 from specrun.engine.completion import Completion
@@ -71,21 +73,12 @@ class Lines:
         return found
 
 
-class Answers(Protocol):
-    """Where the objects of answered lines go. after_ctrl_c: what becomes of texts after that, for people."""
-
-    after_ctrl_c: str
-
-    def has(self, number: int, line: PromptLine) -> bool:
-        """Whether the line, which came as the `number`th, needs no answer, as it has one."""
-
-    def put(self, number: int, line: PromptLine, value: dict[str, Any], is_failed: bool) -> None:
-        """Take the object of a line."""
-
-
 @dataclass
 class Printed:
-    """Objects on stdout, in the order of the lines or as they are ready. Use it in a `with` statement."""
+    """Objects on stdout, in the order of the lines or as they are ready. Use it in a `with` statement.
+
+    after_ctrl_c: what becomes of texts after that, for people.
+    """
 
     after_ctrl_c = "Ctrl-C ends the texts as they are"
 
@@ -94,9 +87,11 @@ class Printed:
     _next: int = 0
 
     def has(self, _number: int, _line: PromptLine) -> bool:
+        """Whether the line, which came as the `number`th, needs no answer, as it has one."""
         return False
 
     def put(self, number: int, _line: PromptLine, value: dict[str, Any], _is_failed: bool) -> None:
+        """Take the object of a line."""
         if self.as_ready:
             output.write_json(value)
             return
@@ -114,13 +109,9 @@ class Printed:
             output.write_json(self._waiting.pop(number))
 
 
-@dataclass
-class _Asked:
-    """A line whose answer is written."""
-
-    number: int
-    line: PromptLine
-    parts: Callable[[str], tuple[str, str]]
+Answers: TypeAlias = "Printed | AnswersFile"  # where the objects of answered lines go
+# A line whose answer is written: its number, itself, and what divides its text.
+_Asked: TypeAlias = tuple[int, PromptLine, Callable[[str], tuple[str, str]]]
 
 
 @dataclass
@@ -156,7 +147,7 @@ class _Asking:
                     self.n_left_out += 1
                     continue
                 request, parts = self.writer.asked(line.prompt)
-                return _Asked(number, line, parts), request
+                return (number, line, parts), request
             except (PromptError, ModelFileError) as error:  # a chat template may refuse this line, and take the next
                 self.fail(number, line, error)
         return None
@@ -169,13 +160,14 @@ class _Asking:
         self.n_failed += 1
 
     def add(self, asked: _Asked, found: Completion | PromptError) -> None:
+        number, line, parts = asked
         if isinstance(found, PromptError):
-            self.fail(asked.number, asked.line, found)
+            self.fail(number, line, found)
             return
-        value, lines = self.writer.answered(found, *asked.parts(found.text))
-        self.answers.put(asked.number, asked.line, {"id": asked.line.id} | value, False)
-        for line in lines:
-            output.note(line)
+        value, notes = self.writer.answered(found, *parts(found.text))
+        self.answers.put(number, line, {"id": line.id} | value, False)
+        for note in notes:
+            output.note(note)
         self.n_done += found.finish_reason != "interrupted"
 
     def count(self, n_tokens: int) -> None:
@@ -203,8 +195,19 @@ class _Asking:
         return rate_text(self.n_tokens / self._seconds)
 
 
-def check_known(known: Sequence[PromptLine] | None, answers: Answers) -> None:
-    """Raise UsageError, before anything is written, for what the answers refuse. known: all lines; None for unknown."""
+@contextmanager
+def answers_to(file: Path | None, as_ready: bool, known: Sequence[PromptLine] | None) -> Iterator[Answers]:
+    """Where the answers go: a file, which is read and taken, or stdout. known: all lines; None if more may come.
+
+    Raises UsageError for a file that the answers to these cannot go to.
+    """
+    with AnswersFile(file, output.note) if file else Printed(as_ready) as answers:
+        _check(known, answers)
+        yield answers
+
+
+def _check(known: Sequence[PromptLine] | None, answers: Answers) -> None:
+    """Raise UsageError, before anything is written, for what the answers refuse."""
     for number, line in enumerate(known or ()):
         if not line.error:
             answers.has(number, line)
@@ -216,15 +219,18 @@ def write_lines(
     lines: Lines,
     known: Sequence[PromptLine] | None,
     answers: Answers,
-    is_shown: bool,
+    made_from: tuple[Any, ...],
 ) -> int:
     """Write one JSON object for each line. A line that fails gets an object with `error` and decides the exit code.
 
-    known: all lines; None if more may come. is_shown: whether progress may be drawn on the terminal.
+    known: as for `answers_to`. made_from: what texts depend on besides prompts and model, for `made_with`.
     """
-    check_known(known, answers)
+    if isinstance(answers, AnswersFile):
+        answers.run = made_with(model, *made_from)
+        _check(known, answers)
     asking = _Asking(lines, writer, answers, None if known is None else len(known))
-    shown = output.activity(asking.progress) if is_shown else nullcontext()
+    may_show = isinstance(answers, AnswersFile) or not output.stdout.is_terminal
+    shown = output.activity(asking.progress) if may_show else nullcontext()
     with InterruptFlag() as interrupted, shown:
         for asked, found in write_many(model, asking, interrupted=interrupted, count=asking.count):
             asking.add(asked, found)

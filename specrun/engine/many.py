@@ -131,54 +131,40 @@ def write_many(
     the texts that are being written then end as they are, and no further one begins. count: called with the tokens that
     each pass committed. Raises LlamaError.
     """
-    try:
-        yield from _written(model, source, n, interrupted, count)
-    finally:
-        for engine in model.lanes.engines[1:]:
-            engine.reset()  # a text alone is written in the first lane, and may need the cells of all
-
-
-def _written(
-    model: Model,
-    source: Source[Key],
-    n: int | None,
-    interrupted: Callable[[], bool],
-    count: Callable[[int], None],
-) -> Iterator[tuple[Key, Completion | PromptError]]:
     engines = model.lanes.engines[:n]
     conversations = Conversations(engines, most_bytes=0)
     together: Together[_OneOfMany[Key]] = Together(model.lanes, conversations.set_one_aside)
     ahead: tuple[Key, Request] | None = None
-    while not interrupted():
-        together.wake()
-        while len(together.texts) < len(engines) and not together.is_full:
-            ahead = ahead or source.take(may_wait=not together.texts)
-            if ahead is None or not _may_begin(together, ahead[1]):
-                break
-            (key, request), ahead = ahead, None
-            engine = conversations.lane_for(request.prompt, together.busy)
-            text = _OneOfMany(key, model.complete(request, engine=engine), engine, interrupted)
-            together.texts.append(text)
-            try:
-                conversations.take_up(engine, request.prompt, together.make_room)
-                text.generation.begin()
-            except PromptError as error:
-                together.texts.remove(text)
-                yield key, error
-        if not together.texts:
-            if source.is_over:
-                return
-            continue
-        for text, done in together.advance():
-            text.completion.add(done)
-            count(len(done.tokens))
-            if text.completion.is_over:
-                together.texts.remove(text)
-                text.completion.end()
-                yield text.key, text.completion
-    for text in together.texts:
-        text.completion.end()
-        yield text.key, text.completion
+    try:
+        while not interrupted() and (together.texts or ahead or not source.is_over):
+            together.wake()
+            while len(together.texts) < len(engines) and not together.is_full:
+                ahead = ahead or source.take(may_wait=not together.texts)
+                if ahead is None or not _may_begin(together, ahead[1]):
+                    break
+                (key, request), ahead = ahead, None
+                engine = conversations.lane_for(request.prompt, together.busy)
+                text = _OneOfMany(key, model.complete(request, engine=engine), engine, interrupted)
+                together.texts.append(text)
+                try:
+                    conversations.take_up(engine, request.prompt, together.make_room)
+                    text.generation.begin()
+                except PromptError as error:
+                    together.texts.remove(text)
+                    yield key, error
+            for text, done in together.advance():
+                text.completion.add(done)
+                count(len(done.tokens))
+                if text.completion.is_over:
+                    together.texts.remove(text)
+                    text.completion.end()
+                    yield text.key, text.completion
+        for text in together.texts:
+            text.completion.end()
+            yield text.key, text.completion
+    finally:
+        for engine in model.lanes.engines[1:]:
+            engine.reset()  # a text alone is written in the first lane, and may need the cells of all
 
 
 def in_order(written: Iterable[tuple[int, Completion | PromptError]]) -> Iterator[Completion]:

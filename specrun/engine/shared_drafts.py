@@ -1,22 +1,30 @@
 """The trees of several texts that share a pass: how many nodes each may have, and how many pay.
 
-Each text's own plan drafts its tree, in draft passes that the texts share (`shared_growth`). Where pass times are
-known, trees are sized by the tokens a second of all texts together, and nothing is drafted where that is less than
-without drafting. Only the speed depends on this.
+Each text's own plan drafts its tree, in draft passes that the texts share: each asks for candidates of a few nodes at a
+time. Where pass times are known, trees are sized by the tokens a second of all texts together, and nothing is drafted
+where that is less than without drafting. Only the speed depends on this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from specrun import clock
 from specrun.engine.generation import Generation, Turn
-from specrun.engine.shared_growth import grow_together
+from specrun.llama import DraftContext
+from specrun.llama.draft import expand_together, start_together
 from specrun.speculation.controllers.sharing import Sharing
+from specrun.speculation.drafter import DraftNode, Growing, StepwiseDrafter
+from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.costs import Milliseconds
 from specrun.speculation.planning.guide import node_ms, nodes_that_pay
+from specrun.speculation.tree import ROOT
+
+_FEW = 8  # tokens of each text that the draft has to read at most after a pass; more are a prompt
 
 
 def drafts_of_several(texts: Sequence[Generation], readers: Sequence[Generation], sharing: Sharing) -> list[Turn]:
@@ -43,7 +51,7 @@ def drafts_of_several(texts: Sequence[Generation], readers: Sequence[Generation]
             most = min(further if plan.can_shrink else share, max(len(row) - 1 - n_tokens, 0))
             guide = guide.among(n_tokens - text.n_needed, rate, price, len(texts))
         turns.append(text.turn(plan, most + 1, guide))
-    grow_together(turns)
+    _grow(turns)
     return _cut(turns, n_read, row[: n_tokens + further + 1], rate, times.sizes) if pays and times else turns
 
 
@@ -69,3 +77,71 @@ def _cut(turns: list[Turn], n_read: int, row: Milliseconds, rate: float, sizes: 
         if sized:
             turn.keep_nodes(n + 1)
     return turns
+
+
+@dataclass
+class _Tree:
+    """A tree that grows. nodes: those that the next draft pass is for."""
+
+    turn: Turn
+    draft: DraftContext
+    source: ModelCandidates
+    growing: Growing
+    nodes: Sequence[DraftNode] = ()
+
+    def ask(self) -> bool:
+        """Grow by what the last draft pass brought. Returns False if the tree asks for no further pass."""
+        try:
+            self.nodes = next(self.growing)
+        except StopIteration as end:
+            self.turn.draft = replace(end.value, widths=())  # the times of shared passes are learned once
+            return False
+        return True
+
+
+def _grow(turns: Sequence[Turn]) -> None:
+    """Grow the tree of each text, in as few draft passes as possible."""
+    together: list[_Tree] = []
+    for turn in turns:
+        model, source, drafter = turn.text.engine.draft, turn.drafting.source, turn.drafter
+        steps = drafter.grow(turn.text.target.tokens, turn.limits) if isinstance(drafter, StepwiseDrafter) else None
+        if steps and isinstance(model, DraftContext) and isinstance(source, ModelCandidates):
+            together.append(_Tree(turn, model, source, steps))
+        else:
+            turn.grow()
+    if len(together) < 2:
+        for tree in together:
+            tree.turn.grow()
+        return
+    started, sizes, reading = clock.now(), list[int](), 0.0
+    asking = [tree for tree in together if tree.ask()]
+    while asking:
+        before = clock.now()
+        sizes += _passes(asking)
+        if not reading and (sizes[0] == 0 or sizes[0] > _FEW * len(together)):
+            reading = clock.now() - before
+        asking = [tree for tree in asking if tree.ask()]
+    first = together[0].turn
+    first.draft = replace(first.draft, widths=tuple(sizes) if all(sizes) else ())
+    first.draft_seconds += clock.now() - started
+    first.draft_reading_seconds = reading
+
+
+def _passes(asking: Sequence[_Tree]) -> list[int]:
+    """Make the draft passes that the trees ask for. Returns the tokens of each; 0 where that takes several, as for
+    texts that the draft reads whole.
+    """
+    context, sizes = asking[0].draft.context, list[int]()
+    beginning = [tree for tree in asking if tree.nodes[0].id == ROOT]
+    others = [tree for tree in asking if tree.nodes[0].id != ROOT]
+    n_before = context.n_passes
+    if beginning:
+        rows = start_together([(tree.draft, tree.turn.text.target.tokens) for tree in beginning])
+        for tree, row in zip(beginning, rows, strict=True):
+            tree.source.ready = row[None].copy() if others else row[None]  # the next pass overwrites it
+        sizes.append(context.n_last_pass or 0 if context.n_passes == n_before + 1 else 0)
+    if others:
+        for tree, ready in zip(others, expand_together([(tree.draft, tree.nodes) for tree in others]), strict=True):
+            tree.source.ready = ready
+        sizes.append(context.n_last_pass or 0)
+    return sizes
