@@ -36,7 +36,7 @@ from read_ahead import read_ahead
 
 from specrun.bench import bench_prompts
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.weight_pages import expert_pages, n_bytes
+from specrun.catalog.layer_states import expert_pages, n_bytes
 from specrun.llama.streaming.address_space import PAGE
 
 SCRIPTS = Path(__file__).parent

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.weight_pages import expert_pages
+from specrun.catalog.layer_states import expert_pages
 from specrun.engine import calibration_texts as texts
 from specrun.hardware.cpu import usable_cores
 from specrun.hardware.residency import RingSettings

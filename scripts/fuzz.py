@@ -123,9 +123,9 @@ def _load(path: Path) -> int:
     from specrun.catalog.gguf_file import GgufFile
     from specrun.catalog.heads import block_of, head_in, own_head
     from specrun.catalog.info import facts, lines
+    from specrun.catalog.layer_states import expert_pages, weight_pages
     from specrun.catalog.pairs import read_vocabulary
     from specrun.catalog.resolve import Model
-    from specrun.catalog.weight_pages import expert_pages, weight_pages
     from specrun.errors import SpecrunError
 
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.weight_pages import WeightPages, n_bytes, weight_pages
+from specrun.catalog.layer_states import WeightPages, n_bytes, weight_pages
 from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import ResidencyPlan, RingSettings, plan_residency
 from specrun.llama import LlamaModel, TargetContext

@@ -15,9 +15,18 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import has_foreign_mtp, head_in, own_head
 from specrun.catalog.here import local_models
 from specrun.catalog.layer_states import is_untried, kv_bytes_per_token, recurrent_layers
-from specrun.catalog.pairs import TOKENIZER, FileVocabulary, read_vocabulary, trimmed_in
+from specrun.catalog.pairs import (
+    LEAST_SHARE,
+    TOKENIZER,
+    FileVocabulary,
+    check_comparable,
+    read_vocabulary,
+    share_of,
+    token_spans,
+    trimmed_in,
+    what_is_shared,
+)
 from specrun.catalog.resolve import Model
-from specrun.catalog.shared_tokens import LEAST_SHARE, check_comparable, share_of, token_spans, what_is_shared
 from specrun.display_text import size_text
 from specrun.errors import ModelFileError, PairError
 

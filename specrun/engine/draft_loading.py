@@ -9,8 +9,16 @@ from dataclasses import replace
 import numpy as np
 
 from specrun.catalog.heads import Head, article, block_of, check_head, drafting_head, selector_candidates
-from specrun.catalog.pairs import first_difference, is_trimmed, read_vocabulary
-from specrun.catalog.shared_tokens import LEAST_SHARE, SharedTokens, share_of, token_spans, what_is_shared
+from specrun.catalog.pairs import (
+    LEAST_SHARE,
+    SharedTokens,
+    first_difference,
+    is_trimmed,
+    read_vocabulary,
+    share_of,
+    token_spans,
+    what_is_shared,
+)
 from specrun.engine import calibration_texts, kept_states
 from specrun.engine.default_settings import attention_of
 from specrun.engine.placing import head_config

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.weight_pages import expert_pages, n_bytes, weight_pages
+from specrun.catalog.layer_states import expert_pages, n_bytes, weight_pages
 from specrun.engine.placing import LoadPlan
 from specrun.hardware.memory import Pressure
 from specrun.hardware.placement import Placement

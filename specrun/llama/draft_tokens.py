@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from specrun.catalog.shared_tokens import NOT_SHARED, SharedTokens
+from specrun.catalog.pairs import NOT_SHARED, SharedTokens
 from specrun.llama.batch import common_prefix, readable
 from specrun.llama.context import LlamaContext, Logits, rows_along
 from specrun.speculation.drafter import DraftNode

@@ -18,9 +18,9 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import parse_header
 from specrun.catalog.heads import head_in, own_head
 from specrun.catalog.info import facts, lines
+from specrun.catalog.layer_states import expert_pages, weight_pages
 from specrun.catalog.pairs import read_vocabulary
 from specrun.catalog.resolve import Model
-from specrun.catalog.weight_pages import expert_pages, weight_pages
 from specrun.errors import ModelFileError
 from tests.broken_files import ARRAY, STRING, Parts, Tensor, Value, broken, taken_apart
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specrun.catalog import embedded, weight_pages
+from specrun.catalog import embedded, layer_states
 from specrun.catalog.entries import TABLES
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head, check_head, check_no_head, drafting_head, head_in, own_head
@@ -84,12 +84,12 @@ def test_the_draft_named_mtp_is_the_targets_own(whole: Path) -> None:
 
 def test_streamed_layers_are_those_that_every_pass_computes(whole: Path, tmp_path: Path) -> None:
     file = read(whole)
-    without, with_them = (weight_pages.weight_pages(file, PAGE, with_mtp) for with_mtp in (False, True))
+    without, with_them = (layer_states.weight_pages(file, PAGE, with_mtp) for with_mtp in (False, True))
     assert len(without.layers) == len(with_them.layers) == file.n_computed_layers == file.n_layers - 1
     mtp = file.layer_bytes[-1]
-    assert weight_pages.n_bytes(with_them.others) - weight_pages.n_bytes(without.others) > 0.9 * mtp
+    assert layer_states.n_bytes(with_them.others) - layer_states.n_bytes(without.others) > 0.9 * mtp
 
     mixture = read(random_mtp_glm4_moe(tmp_path / "mixture.gguf"))
-    found, found_with = (weight_pages.expert_pages(mixture, PAGE, with_mtp) for with_mtp in (False, True))
+    found, found_with = (layer_states.expert_pages(mixture, PAGE, with_mtp) for with_mtp in (False, True))
     assert list(found.layers) == list(found_with.layers) == [1]
-    assert weight_pages.n_bytes(found_with.dense) - weight_pages.n_bytes(found.dense) > 0.9 * mixture.expert_bytes[-1]
+    assert layer_states.n_bytes(found_with.dense) - layer_states.n_bytes(found.dense) > 0.9 * mixture.expert_bytes[-1]

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specrun.catalog.pairs import FileVocabulary
-from specrun.catalog.shared_tokens import NOT_SHARED, SharedTokens, share_of, token_spans
+from specrun.catalog.pairs import NOT_SHARED, FileVocabulary, SharedTokens, share_of, token_spans
 from specrun.errors import PairError
 
 NORMAL, CONTROL, BYTE = 1, 3, 6

@@ -15,7 +15,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.weight_pages import expert_pages, n_bytes
+from specrun.catalog.layer_states import expert_pages, n_bytes
 from specrun.engine import loading, residency
 from specrun.engine.model import Model
 from specrun.engine.placing import plan_load

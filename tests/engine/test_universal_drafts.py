@@ -12,8 +12,7 @@ import pytest
 from scripts.other_vocabularies import TOKENS, TYPES, in_another_order, with_vocabulary
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.pairs import read_vocabulary
-from specrun.catalog.shared_tokens import SharedTokens
+from specrun.catalog.pairs import SharedTokens, read_vocabulary
 from specrun.engine.generation import Generation
 from specrun.engine.many import Listed, write_many
 from specrun.engine.model import Model

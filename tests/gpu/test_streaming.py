@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.weight_pages import n_bytes, weight_pages
+from specrun.catalog.layer_states import n_bytes, weight_pages
 from specrun.engine import residency
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions

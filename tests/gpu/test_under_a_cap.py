@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.weight_pages import n_bytes, weight_pages
+from specrun.catalog.layer_states import n_bytes, weight_pages
 from specrun.hardware.machine import Device
 from specrun.llama.streaming.address_space import PAGE
 from specrun.llama_settings import LlamaSettings

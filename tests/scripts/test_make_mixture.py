@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.weight_pages import expert_pages
+from specrun.catalog.layer_states import expert_pages
 from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import LlamaContext

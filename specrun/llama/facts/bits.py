@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import llama_cpp
 
-from specrun.catalog.weight_pages import n_bytes, weight_pages
+from specrun.catalog.layer_states import n_bytes, weight_pages
 from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import FEWEST_SLOTS, RingSettings, plan_residency
 from specrun.llama.batch import committed_tokens, rows_batch

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.catalog.weight_pages import ExpertMatrix, ExpertPages, PageRange, merged, n_bytes
+from specrun.catalog.layer_states import ExpertMatrix, ExpertPages, PageRange, merged, n_bytes
 from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama.streaming import address_space

@@ -13,7 +13,7 @@ import psutil
 from numpy.typing import NDArray
 
 from specrun import clock
-from specrun.catalog.weight_pages import ExpertPages, PageRange, n_bytes
+from specrun.catalog.layer_states import ExpertPages, PageRange, n_bytes
 from specrun.hardware.residency import Residency, RingSettings
 from specrun.llama import library
 from specrun.llama.streaming import address_space

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from specrun.catalog.weight_pages import PageRange
+from specrun.catalog.layer_states import PageRange
 from specrun.hardware.residency import RingSettings
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.ring import Request

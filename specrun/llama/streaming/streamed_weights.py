@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specrun.catalog.weight_pages import PageRange, WeightPages
+from specrun.catalog.layer_states import PageRange, WeightPages
 from specrun.errors import LlamaError
 from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import Residency, ResidencyPlan, RingSettings, relieved

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.weight_pages import ExpertPages, expert_pages, merged, n_bytes
+from specrun.catalog.layer_states import ExpertPages, expert_pages, merged, n_bytes
 from specrun.errors import LlamaError
 from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import RingSettings

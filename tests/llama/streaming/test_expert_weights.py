@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.weight_pages import ExpertPages, expert_pages
+from specrun.catalog.layer_states import ExpertPages, expert_pages
 from specrun.errors import LlamaError
 from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext

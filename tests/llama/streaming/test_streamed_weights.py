@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from specrun.catalog.weight_pages import n_bytes
+from specrun.catalog.layer_states import n_bytes
 from specrun.errors import LlamaError
 from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import RingSettings, plan_residency
