@@ -73,8 +73,7 @@ def chat(
     from specrun.chat import conversation_file
     from specrun.chat.loop import ChatLoop, Surroundings
     from specrun.chat.reader import PipeReader, TerminalReader
-    from specrun.cli.choosing import target_of
-    from specrun.cli.opening import opened
+    from specrun.cli.opening import opened, target_of
     from specrun.engine.request import make_request
     from specrun.llama import chat_template
 

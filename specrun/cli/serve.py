@@ -74,8 +74,7 @@ def serve(
         specrun serve --target qwen-14b
         specrun serve --target qwen-14b --host 0.0.0.0 --api-key SECRET
     """
-    from specrun.cli.choosing import target_of
-    from specrun.cli.opening import opened
+    from specrun.cli.opening import opened, target_of
     from specrun.engine.conversations import Conversations
     from specrun.engine.request import make_request
     from specrun.hardware.memory import Memory

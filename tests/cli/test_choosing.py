@@ -11,7 +11,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.catalog.entries import Entry, catalog, recommended
-from specrun.cli.choosing import Offer, _chosen, _downloads
+from specrun.cli.opening import Offer, _chosen, _downloads
 from specrun.engine.local_fit import LocalFits
 from specrun.errors import SpecrunError
 from specrun.hardware.fit import Rates
