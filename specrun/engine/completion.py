@@ -6,11 +6,11 @@ import codecs
 from collections.abc import Callable, Iterator, Sequence
 
 from specrun.engine.engine import Engine
-from specrun.engine.generation import Generation
+from specrun.engine.generation import Generation, StepOfText
 from specrun.engine.passes import write_alone
 from specrun.engine.prompt_states import LONG, PromptStates
 from specrun.engine.request import Request
-from specrun.engine.statistics import FinishReason, Pass, Statistics
+from specrun.engine.statistics import FinishReason, Statistics
 from specrun.interrupts import never
 from specrun.llama.grammar import Grammar, TriggeredGrammar
 from specrun.reading.deltas import undecided
@@ -48,7 +48,7 @@ class Completion:
         self.logprobs: list[TokenLogprob] = []
         self.finish_reason: FinishReason = "interrupted"
         self.statistics = Statistics(prompt_tokens=len(request.prompt))
-        self.last_drafted: Pass | None = None
+        self.last_drafted: StepOfText | None = None
         self.is_over = False
         self._text_stream = TextStream(self.token_bytes, request.stops)
         self._engine = engine
@@ -108,7 +108,7 @@ class Completion:
         self.statistics = generation.statistics
         return generation
 
-    def add(self, done: Pass) -> str:
+    def add(self, done: StepOfText) -> str:
         """Add what a pass has written. Returns the text that is certain now."""
         if len(done.tree) > 1:
             self.last_drafted = done

@@ -1,4 +1,4 @@
-"""What writes texts: a target, what drafts for it, and the room for a text or for several in one pair of contexts."""
+"""The models that write a text, and those that write several texts in the same contexts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specrun.llama import AnyDraft, AssistantDraft, BlockDraft, DraftContext, HeadDraft, RecurrentDraft, TargetContext
+from specrun.llama import AnyDraft, TargetContext
 from specrun.llama.draft import SavedDraft
-from specrun.llama.lane_cells import CellLedger, LaneCells
 from specrun.llama.rollback import HeldText, SavedText
 from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import ROOT, TokenTree
@@ -46,7 +45,7 @@ class SavedCaches:
 
 @dataclass(eq=False)
 class Engine:
-    """What writes texts, one at a time (`Generation`)."""
+    """A target and its draft, which write one text at a time (`Generation`)."""
 
     target: TargetContext
     draft: AnyDraft | None  # None without a draft model
@@ -91,12 +90,8 @@ class Engine:
     @property
     def n_beside_bytes(self) -> int:
         """About the bytes that it takes beside the target's cache."""
-        states, draft = self.target.states, self._draft_with_cache
+        states, draft = self.target.states, self.draft
         return (states.n_bytes if states else 0) + (draft.n_saved_bytes if draft else 0)
-
-    @property
-    def _draft_with_cache(self) -> DraftContext | RecurrentDraft | HeadDraft | BlockDraft | None:
-        return None if isinstance(self.draft, AssistantDraft) else self.draft
 
     def save(self, path: Path | None = None) -> SavedCaches | None:
         """A copy of what the caches hold between texts; None after a pass that failed. Raises LlamaError, and OSError.
@@ -106,13 +101,13 @@ class Engine:
         target = self.target.save(path)
         if target is None:
             return None
-        return SavedCaches(target, self._draft_with_cache.save() if self._draft_with_cache else None)
+        return SavedCaches(target, self.draft.save() if self.draft else None)
 
     def restore(self, saved: SavedCaches) -> None:
         """Let the caches hold what this engine saved. Raises LlamaError."""
         self.target.restore(saved.target)
-        if saved.draft and self._draft_with_cache:
-            self._draft_with_cache.restore(saved.draft)
+        if saved.draft and self.draft:
+            self.draft.restore(saved.draft)
 
 
 class Lanes:
@@ -125,8 +120,8 @@ class Lanes:
         """n_tokens: None for as many as a single text may have."""
         self.engines = tuple(engines)
         self.n_tokens = n_tokens or self.engines[0].ctx_size
-        cells = self.engines[0].target.cells
-        self._ledger: CellLedger | None = cells.ledger if isinstance(cells, LaneCells) else None
+        lane = self.engines[0].target.lane
+        self._ledger = lane.ledger if lane else None
 
     def has_room(self, n: int) -> bool:
         """Whether `n` cells are free. A text without others always has room: its context is large enough for it."""

@@ -9,18 +9,18 @@ from specrun import clock
 from specrun.engine.engine import Engine
 from specrun.engine.prompt_states import PromptStates
 from specrun.engine.request import Request
-from specrun.engine.statistics import Clock, FinishReason, Pass, Statistics
+from specrun.engine.statistics import FinishReason, Statistics, spent
 from specrun.errors import PromptError
 from specrun.interrupts import never
 from specrun.llama.context import Logits
 from specrun.sampling import NO_TOKEN, Constraint, Sampler
 from specrun.sampling.sampler import TokenLogprob, logprob
-from specrun.speculation.accept import Accepted, accept
+from specrun.speculation.accept import accept
 from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.drafter import Draft, Drafter, DraftLimits
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import Drafting, Plan
-from specrun.speculation.planning.guide import Guide
+from specrun.speculation.planning.guide import Guide, PassRecord
 from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import TokenTree
 
@@ -40,7 +40,7 @@ class Generation:
     constraint: InitVar[Constraint | None] = None
     interrupted: Callable[[], bool] = never  # asked after every pass whether the text shall end
     is_over: bool = field(default=False, init=False)  # whether no pass follows
-    _clock: Clock | None = field(default=None, init=False)  # from the first pass on
+    _before: dict[str, float] = field(default_factory=dict, init=False)  # `spent`, from the first pass on
     _started: float = field(default=0.0, init=False)
 
     def __post_init__(self, constraint: Constraint | None) -> None:
@@ -54,7 +54,7 @@ class Generation:
         return self.target.n_portion > 0
 
     @property
-    def n_next(self) -> int:
+    def chunk_cells(self) -> int:
         """Cells that the next portion of the prompt needs at most, with padding."""
         n = self.target.n_portion
         return self.target.padding.padded(n) if n else 0
@@ -94,7 +94,7 @@ class Generation:
 
         is_alone: whether the draft, if it is needed, reads the prompt now, and not when it first drafts.
         """
-        if self._clock:
+        if self._before:
             return
         plans, statistics, draft = self.plans, self.statistics, self.engine.draft
         n_unread = draft.n_unread(self.request.prompt) if draft else 0
@@ -102,65 +102,57 @@ class Generation:
         if is_alone and draft and plans.needs_draft and self.target.has_states:
             draft.start(self.request.prompt)
         statistics.prefill_seconds = clock.now() - self._started
-        self._clock = Clock(self.engine)
+        self._before = spent(self.engine)
 
-    def draft(self, plan: Plan) -> Turn:
-        """This text's part in the next step, with the tree that `plan` drafts where the text is alone."""
-        turn = self.turn(plan)
-        turn.grow()
-        return turn
-
-    def turn(self, plan: Plan, budget: int | None = None, guide: Guide | None = None) -> Turn:
-        """The same, but the tree, of which there is only the root, is still to be grown.
+    def begin_step(self, plan: Plan, budget: int | None = None, guide: Guide | None = None) -> StepOfText:
+        """This text's part in the next step, in which it follows `plan`. The tree has only its root yet.
 
         budget: most nodes, where other texts share the pass; None where the text is alone.
         guide: pass times of a shared pass; None for those of the text alone.
         """
+        target, temperature = self.target, self.request.sampling.temperature
+        root = Draft(TokenTree.root_only(target.tokens[-1]))
         if not plan.drafts:  # a plain pass may take less than a millisecond
-            return self._plain_turn(plan)
+            limits = DraftLimits(1, 0, 1, target.max_leaves, target.n_pending)
+            return StepOfText(root, text=self, drafting=Drafting(plan, temperature), limits=limits)
         started = clock.now()
-        room = self.target.room()
+        room = target.room()
         limits = DraftLimits(
             budget=min(plan.budget, room if budget is None else min(room, budget)),
             depth=min(plan.depth, self.tokens_left - 1),
             width=plan.width,
-            leaves=self.target.max_leaves,
-            pending=self.target.n_pending,
+            leaves=target.max_leaves,
+            pending=target.n_pending,
         )
         sources, draft = self._sources_of(plan), self.engine.draft
         candidates = ModelCandidates(draft, self.sampler) if draft else None
-        drafting = Drafting(plan, self.request.sampling.temperature, candidates, guide or self.plans.guide, sources)
-        has_room = limits.depth >= 1 and limits.budget >= 2
+        step = StepOfText(
+            root,
+            text=self,
+            drafting=Drafting(plan, temperature, candidates, guide or self.plans.guide, sources),
+            limits=limits,
+            sources=sources,
+            candidates=candidates,
+        )
         # The end of a prompt may wait for the first pass, which then also gives a head the states that it lacks.
-        can_draft = has_room and (self.target.has_states or not plan.method.needs_draft)
-        turn = Turn(self, drafting, limits, sources, drafting.drafter() if can_draft else None)
-        turn.draft = Draft(TokenTree.root_only(self.target.tokens[-1]))
-        turn.draft_seconds = clock.now() - started
-        return turn
+        if limits.depth >= 1 and limits.budget >= 2 and (target.has_states or not plan.method.needs_draft):
+            step.drafter = step.drafting.drafter()
+        step.draft_seconds = clock.now() - started
+        return step
 
-    def _plain_turn(self, plan: Plan) -> Turn:
-        target = self.target
-        drafting = Drafting(plan, self.request.sampling.temperature)
-        turn = Turn(self, drafting, DraftLimits(1, 0, 1, target.max_leaves, target.n_pending), None)
-        turn.draft = Draft(TokenTree.root_only(target.tokens[-1]))
-        return turn
-
-    def done(self, turn: Turn, padding: int) -> Pass:
-        """Count the pass in which the step was made. padding: tokens of padding in it."""
-        accepted = turn.accepted
-        is_stop = self.ends_text(accepted.tokens[-1])
-        tokens = accepted.tokens[:-1] if is_stop else accepted.tokens
-        finish = "stop" if is_stop else self._finish(len(tokens))
-        if finish is None and self.interrupted():
-            finish = "interrupted"
-        self.is_over = finish is not None
-        done = Pass(turn.draft.tree, accepted, tokens, finish, padding, self._logprobs(turn, tokens))
-        assert self._clock
-        self.statistics.count(done)
-        self._clock.read(self.statistics)
+    def done(self, step: StepOfText) -> None:
+        """Count the pass in which the step was made."""
+        tokens, is_stop = step.accepted.tokens, self.ends_text(step.accepted.tokens[-1])
+        step.tokens = tokens[:-1] if is_stop else tokens
+        step.logprobs = step.logprobs[: len(step.tokens)]
+        step.finish = "stop" if is_stop else self._finish(len(step.tokens))
+        if step.finish is None and self.interrupted():
+            step.finish = "interrupted"
+        self.is_over = step.finish is not None
+        self.statistics.count(step, len(step.tokens), step.padding)
+        self.statistics.measure(self.engine, self._before)
         if self.statistics.passes == 1:
             self.statistics.first_token_seconds = clock.now() - self._started
-        return done
 
     def ends_text(self, token: int) -> bool:
         """Whether the text ends with this token."""
@@ -189,53 +181,63 @@ class Generation:
             return "length"
         return "context" if len(self.target.tokens) >= self.engine.ctx_size else None
 
-    def _logprobs(self, turn: Turn, tokens: list[int]) -> tuple[TokenLogprob, ...]:
-        """The log-probabilities of `tokens`, which were chosen along the accepted path, if the request asks for any."""
-        n_top = self.request.logprobs
-        if n_top is None:
-            return ()
-        along = zip(turn.accepted.path, tokens, strict=False)
-        return tuple(logprob(turn.rows[node], token, n_top) for node, token in along)
 
+@dataclass(eq=False, kw_only=True)
+class StepOfText(PassRecord):
+    """One text's part in a step, filled in from drafting to what is learned of it.
 
-@dataclass
-class Turn:
-    """One text's part in a step, filled in from drafting to acceptance."""
+    drafting: what its tree is drafted from. sources: the draft sources in use. candidates: the draft model's.
+    drafter: None where nothing is drafted.
+    draft_reading_seconds: those of drafting in which the draft read prompts of texts that share a pass.
+    tokens: the committed token ids, without an end-of-generation token.
+    finish: why the text ends with this pass; None if it goes on.
+    padding: tokens of padding in the pass, where it has this text alone.
+    logprobs: one for each of `tokens`, where the request asks for them.
+    """
 
     text: Generation
-    drafting: Drafting  # what its tree is drafted from
+    drafting: Drafting
     limits: DraftLimits
-    sources: SourceSet | None  # the draft sources in use
-    drafter: Drafter | None = None  # None where nothing is drafted
-    draft_seconds: float = 0.0
-    draft_reading_seconds: float = 0.0  # of these, those in which the draft read prompts of texts that share a pass
-    draft: Draft = field(init=False)
-    rows: Logits = field(init=False)  # float32[len(tree), n_vocab], the target's, which the next pass overwrites
-    accepted: Accepted = field(init=False)  # up to the end of the text
+    sources: SourceSet | None = None
+    candidates: ModelCandidates | None = None
+    drafter: Drafter | None = None
+    draft_reading_seconds: float = 0.0
+    tokens: list[int] = field(default_factory=list)
+    finish: FinishReason | None = None
+    padding: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
-    def n_tokens(self) -> int:
+    def n_scored(self) -> int:
         """Tokens that the pass has of this text, without padding."""
-        return self.limits.pending + len(self.draft.tree)
+        return self.limits.pending + len(self.tree)
 
-    def grow(self) -> None:
+    def grow(self) -> StepOfText:
         """Grow the tree, in draft passes of its own."""
         if self.drafter:
             started = clock.now()
             self.draft = self.drafter.draft(self.text.target.tokens, self.limits)
             self.draft_seconds += clock.now() - started
+        return self
 
     def keep_nodes(self, n: int) -> None:
         """Keep the `n` likeliest nodes of the tree, root included."""
-        if n < len(self.draft.tree):
+        if n < len(self.tree):
             self.draft = self.draft.limited(n, self.limits.leaves)
 
     def accept(self, rows: Logits) -> None:
-        """Accept a path of the tree by the target's logits, up to the end of the text."""
-        target, rule = self.text.target, self.drafting.plan.method.rule
-        self.rows = rows
-        accepted = accept(rule, self.draft, rows, self.text.sampler, target.tokens)
+        """Accept a path of the tree up to the end of the text, and let draft sources learn.
+
+        rows: float32[len(tree), n_vocab], the target's logits, which the next pass overwrites.
+        """
+        text, target = self.text, self.text.target
+        accepted = accept(self.drafting.plan.method.rule, self.draft, rows, text.sampler, target.tokens)
         n_exact = target.n_exact(accepted.path, len(target.tokens) - 1)
         accepted = accepted.first(n_exact) if n_exact < len(accepted.path) else accepted
-        ends = (i for i, token in enumerate(accepted.tokens, start=1) if self.text.ends_text(token))
+        ends = (i for i, token in enumerate(accepted.tokens, start=1) if text.ends_text(token))
         self.accepted = accepted.first(next(ends, len(accepted.tokens)))
+        if (n_top := text.request.logprobs) is not None:
+            along = zip(self.accepted.path, self.accepted.tokens, strict=True)
+            self.logprobs = tuple(logprob(rows[node], token, n_top) for node, token in along if token != NO_TOKEN)
+        if self.sources:
+            self.sources.learn(self.tree, rows, self.accepted)

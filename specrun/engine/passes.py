@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from specrun import clock
-from specrun.engine.generation import Generation
+from specrun.engine.generation import Generation, StepOfText
 from specrun.engine.prompt_states import PromptStates
 from specrun.engine.shared_drafts import room_of
-from specrun.engine.statistics import Pass
-from specrun.engine.step import scores, step
+from specrun.engine.step import step
+from specrun.llama.target import score_together
 from specrun.speculation.controllers.sharing import Sharing
-from specrun.speculation.planning.guide import PassRecord
 
 
-def write_alone(generation: Generation, states: PromptStates | None = None) -> Iterator[Pass]:
+def write_alone(generation: Generation, states: PromptStates | None = None) -> Iterator[StepOfText]:
     """Write a text alone, and yield its passes, the last of which has its `finish` set. Raises PromptError as `begin`,
     which has `states`.
 
@@ -28,7 +27,7 @@ def write_alone(generation: Generation, states: PromptStates | None = None) -> I
             return
         passes.read([generation])
     while not generation.is_over:
-        yield passes.next_pass([generation])[0][1]
+        yield passes.next_pass([generation])[0]
 
 
 class Passes:
@@ -54,57 +53,57 @@ class Passes:
         chosen: list[Generation] = []
         n_tokens = sum(text.n_needed for text in writing)
         for text in [*generations[turn:], *generations[:turn]]:
-            n = n_tokens + text.n_next
+            n = n_tokens + text.chunk_cells
             fits = n <= target.prompt_pass and target.padding.has_room_for(n)
             if not chosen or (fits and target.cells.shares_prompts):
                 chosen.append(text)
                 n_tokens = n
         return chosen
 
-    def can_write(self, generations: Sequence[Generation], readers: Sequence[Generation]) -> bool:
+    def fits_with_decoding(self, generations: Sequence[Generation], readers: Sequence[Generation]) -> bool:
         """Whether a pass over the prompts of `readers` may have the next tokens of these texts, too."""
         target = generations[0].target
-        n = sum(text.n_next for text in readers) + sum(text.n_needed for text in generations)
+        n = sum(text.chunk_cells for text in readers) + sum(text.n_needed for text in generations)
         fits = n <= target.context.config.n_batch and target.padding.has_room_for(n)
         return fits and target.cells.shares_prompts
 
     def read(self, readers: Sequence[Generation]) -> None:
         """Read a portion of each of these prompts, in one pass."""
-        sizes = [text.n_next for text in readers]
+        sizes = [text.chunk_cells for text in readers]
         started = clock.now()
-        scores([], readers)
+        score_together([], [text.target for text in readers])
         _count_reading(readers, sizes, clock.now() - started, sum(sizes))
 
-    def next_pass(
-        self, generations: Sequence[Generation], readers: Sequence[Generation] = ()
-    ) -> list[tuple[Generation, Pass]]:
+    def next_pass(self, generations: Sequence[Generation], readers: Sequence[Generation] = ()) -> list[StepOfText]:
         """A step of as many of the texts, which share a context and whose prompts are read, as fit one pass.
 
-        readers: texts of whose prompts the pass has a portion, too (see `can_write`).
+        readers: texts of whose prompts the pass has a portion, too (see `fits_with_decoding`).
         """
         texts = self._chosen(generations, readers)
         for text in texts:
             text.begin_passes(is_alone=len(generations) == 1 and not readers)
-        sizes = [text.n_next for text in readers]
+        sizes = [text.chunk_cells for text in readers]
         n_cached = [text.target.n_cached for text in texts]
         context = texts[0].target.context
         started, decoded = clock.now(), context.decode_seconds
-        turns, n_target = step(texts, readers, self._sharing)
+        steps = step(texts, readers, self._sharing)
         seconds, target_seconds = clock.now() - started, context.decode_seconds - decoded
-        n_tokens, n_texts = sum(sizes) + sum(turn.n_tokens for turn in turns), len(texts) + len(readers)
-        result = [(turn.text, turn.text.done(turn, n_target - n_tokens if n_texts == 1 else 0)) for turn in turns]
-        drafting = sum(turn.draft_seconds for turn in turns)
-        for turn, ctx in zip(turns, n_cached, strict=True):
-            own, is_first = turn.draft_seconds, turn is turns[0]
-            times = (seconds - drafting + own, target_seconds, own)
-            turn.text.plans.record(PassRecord(turn.draft, turn.accepted, *times, n_target, ctx, n_texts, is_first))
+        n_tokens, n_texts = sum(sizes) + sum(one.n_scored for one in steps), len(texts) + len(readers)
+        drafting = sum(one.draft_seconds for one in steps)
+        for one, ctx in zip(steps, n_cached, strict=True):
+            one.seconds, one.target_seconds = seconds - drafting + one.draft_seconds, target_seconds
+            one.ctx, one.n_texts, one.has_times = ctx, n_texts, one is steps[0]
+            one.padding = one.n_target - n_tokens if n_texts == 1 else 0
+            one.text.done(one)
+        for one in steps:
+            one.text.plans.record(one)
         if readers:
             _count_reading(readers, sizes, target_seconds, n_tokens)
         if len(texts) > 1 and not readers:
-            reading = sum(turn.draft_reading_seconds for turn in turns)
-            n_accepted = sum(len(turn.accepted.tokens) for turn in turns)
+            reading = sum(one.draft_reading_seconds for one in steps)
+            n_accepted = sum(one.n_tokens for one in steps)
             self._sharing.record(len(texts), n_accepted, 1e3 * seconds, 1e3 * reading)
-        return result
+        return steps
 
     def _chosen(self, generations: Sequence[Generation], readers: Sequence[Generation]) -> list[Generation]:
         """The texts that share the next pass, beginning with another text each time."""
@@ -113,7 +112,7 @@ class Passes:
         turn = self._turn % len(generations)
         ordered = [*generations[turn:], *generations[:turn]]
         left, rows_left = room_of(ordered)
-        left -= sum(text.n_next for text in readers)
+        left -= sum(text.chunk_cells for text in readers)
         chosen: list[Generation] = []
         for text in ordered:
             left -= text.n_needed

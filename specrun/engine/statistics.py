@@ -1,31 +1,17 @@
-"""The passes of one generation, and their counts and times."""
+"""Counts and times of the passes of one generation."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from specrun import clock
 from specrun.engine.engine import Engine
 from specrun.engine.prompt_states import Lookup
-from specrun.llama.streaming.expert_weights import ExpertWeights
-from specrun.sampling.sampler import TokenLogprob
-from specrun.speculation.accept import Accepted
-from specrun.speculation.tree import TokenTree
+from specrun.speculation.planning.guide import PassRecord
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One target pass."""
-
-    tree: TokenTree  # that it scored
-    accepted: Accepted
-    tokens: list[int]  # the committed token ids, without an end-of-generation token
-    finish: FinishReason | None = None  # why the generation ends with this pass; None if it goes on
-    padding: int = 0  # tokens of padding
-    logprobs: tuple[TokenLogprob, ...] = ()  # one for each of `tokens`, where the request asks for them
 
 
 @dataclass
@@ -119,13 +105,13 @@ class Statistics:
         """The share of used experts that were in memory; None where specrun keeps none there."""
         return self.experts_found / self.experts_used if self.experts_used else None
 
-    def count(self, done: Pass) -> None:
-        """Add one pass to the counts."""
+    def count(self, done: PassRecord, n_tokens: int, padding: int) -> None:
+        """Add one pass to the counts. n_tokens: of the text, without an end-of-generation token."""
         self.passes += 1
         self.drafted += len(done.tree) - 1
-        self.padding += done.padding
-        self.completion_tokens += len(done.tokens)
-        length = len(done.accepted.tokens)
+        self.padding += padding
+        self.completion_tokens += n_tokens
+        length = done.n_tokens
         self.accepted += [0] * (length - len(self.accepted))
         self.accepted[length - 1] += 1
         if len(done.tree) == 1:
@@ -138,39 +124,19 @@ class Statistics:
                 self.offered[depth] += 1
                 self.matched[depth] += depth + 1 < len(path)
 
+    def measure(self, engine: Engine, before: Mapping[str, float]) -> None:
+        """Set the times and the bytes. before: what `spent` was before the first pass."""
+        for name, value in spent(engine).items():
+            setattr(self, name, value - before[name])
 
-class Clock:
-    """Measures the time since it was made, how much of it went into target and draft passes, and what they read."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._before = self._now()
-
-    def read(self, statistics: Statistics) -> None:
-        """Set the times of `statistics`, and its bytes."""
-        before, now = self._before, self._now()
-        statistics.seconds = now[0] - before[0]
-        statistics.target_seconds = now[1] - before[1]
-        statistics.draft_seconds = now[2] - before[2]
-        statistics.wait_seconds = now[3] - before[3]
-        statistics.bytes_read = now[4] - before[4]
-        statistics.experts_used = now[5] - before[5]
-        statistics.experts_found = now[6] - before[6]
-        statistics.draft_passes = now[7] - before[7]
-
-    def _now(self) -> tuple[float, float, float, float, int, int, int, int]:
-        """The same of all texts that the engine has written, in the order of `read`."""
-        target, draft = self._engine.target.context, self._engine.draft
-        weights = target.weights
-        waited, read = (weights.wait_seconds, weights.bytes_read) if weights else (0.0, 0)
-        used, found = weights.found if isinstance(weights, ExpertWeights) else (0, 0)
-        return (
-            clock.now(),
-            target.decode_seconds,
-            draft.context.decode_seconds if draft else 0.0,
-            waited,
-            read,
-            used,
-            found,
-            draft.context.n_passes if draft else 0,
-        )
+def spent(engine: Engine) -> dict[str, float]:
+    """Times and counts of all texts that the engine has written, by their names in `Statistics`."""
+    target, draft, now = engine.target.context, engine.draft, {"seconds": clock.now()}
+    now |= {"target_seconds": target.decode_seconds}
+    if draft:
+        now |= {"draft_seconds": draft.context.decode_seconds, "draft_passes": draft.context.n_passes}
+    if weights := target.weights:
+        now |= {"wait_seconds": weights.wait_seconds, "bytes_read": weights.bytes_read}
+        now |= dict(zip(("experts_used", "experts_found"), weights.found, strict=True))
+    return now

@@ -7,9 +7,8 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from specrun.engine.engine import Engine, Lanes, SavedCaches
-from specrun.engine.generation import Generation
+from specrun.engine.generation import Generation, StepOfText
 from specrun.engine.passes import Passes
-from specrun.engine.statistics import Pass
 from specrun.errors import ContextFullError, LlamaError
 
 # Tokens of an answer for which there must be room when it begins beside others. Chosen by hand: most answers are
@@ -102,7 +101,7 @@ class Together(Generic[Text]):
                 self.make_room(text.n_tokens)
                 text.go_on()
 
-    def advance(self) -> list[tuple[Text, Pass]]:
+    def advance(self) -> list[tuple[Text, StepOfText]]:
         """Make a pass over prompts and all texts whose prompts are read, or two passes if they do not fit into it.
 
         Returns what was written, text by text.
@@ -113,7 +112,7 @@ class Together(Generic[Text]):
         writing = self._writing()
         readers = self._passes.readers(reading, [text.generation for text in writing]) if reading else []
         if readers and not self._reads_beside(writing, readers):
-            if self.make_room(sum(reader.n_next for reader in readers)):
+            if self.make_room(sum(reader.chunk_cells for reader in readers)):
                 self._passes.read(readers)
             elif not writing:
                 self._give_way()
@@ -125,8 +124,8 @@ class Together(Generic[Text]):
             writing = [text for text in writing if text is not youngest]
         if not writing:
             return []
-        passes = self._passes.next_pass([text.generation for text in writing], readers)
-        return [(text, done) for generation, done in passes for text in writing if text.generation is generation]
+        steps = self._passes.next_pass([text.generation for text in writing], readers)
+        return [(text, done) for done in steps for text in writing if text.generation is done.text]
 
     def _let_draft(self, text: Text) -> None:
         """Take all others, which nobody writes, out of the caches, if this text could draft without them."""
@@ -154,9 +153,9 @@ class Together(Generic[Text]):
 
     def _reads_beside(self, writing: Sequence[Text], readers: Sequence[Generation]) -> bool:
         """Whether the pass over these prompts can have the next tokens of all texts, too. Makes room for them."""
-        if not writing or not self._passes.can_write([text.generation for text in writing], readers):
+        if not writing or not self._passes.fits_with_decoding([text.generation for text in writing], readers):
             return False
-        n = sum(reader.n_next for reader in readers) + _least(writing)
+        n = sum(reader.chunk_cells for reader in readers) + _least(writing)
         return self.make_room(n, n + _NODES * len(writing))
 
     def _n_tokens(self) -> int:

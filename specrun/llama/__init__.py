@@ -8,7 +8,7 @@ from specrun.llama import shared_library
 
 shared_library.load()  # before the modules that need it
 
-from specrun.llama.draft import DraftContext
+from specrun.llama.draft import AnyDraft, DraftContext
 from specrun.llama.heads.assistant import AssistantDraft
 from specrun.llama.heads.dflash import BlockDraft
 from specrun.llama.heads.head_draft import HeadDraft
@@ -17,7 +17,6 @@ from specrun.llama.recurrent_draft import RecurrentDraft
 from specrun.llama.target import TargetContext
 
 AnyHead = HeadDraft | BlockDraft | AssistantDraft
-AnyDraft = DraftContext | RecurrentDraft | AnyHead
 
 __all__ = [
     "AnyDraft", "AnyHead", "AssistantDraft", "BlockDraft", "DraftContext", "HeadDraft", "LlamaModel",

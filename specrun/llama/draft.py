@@ -18,7 +18,7 @@ from specrun.llama.batch import Batch, committed_tokens, common_prefix, drafted_
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
 from specrun.llama.draft_tokens import SameTokens
 from specrun.llama.tree_cells import TreeCells
-from specrun.speculation.drafter import DraftNode
+from specrun.speculation.drafter import DraftModel, DraftNode
 
 # Of a text with more than all three together, the last _LAST tokens stay, and up to _SLACK that follow. By measurement
 # (scripts/bench_long_prompts.py).
@@ -53,7 +53,44 @@ class CacheChange:
         self.is_unfinished = error is not None
 
 
-class DraftContext:
+class AnyDraft(DraftModel):
+    """A draft model or a head, with the context in which it drafts for a target."""
+
+    context: LlamaContext
+
+    @property
+    def shared(self) -> DraftContext | None:
+        """Itself, if trees of several texts can be grown in the same passes."""
+        return None
+
+    def n_unread(self, tokens: Sequence[int]) -> int:
+        """About how many of `tokens` the next `start` with them would read."""
+        raise NotImplementedError
+
+    def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
+        """float32[n_vocab] for each of `tokens` but the first `skip`: the logits after it. The pass after the next
+        overwrites a row. The cache is emptied before, and must be emptied afterwards.
+        """
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Forget all text and empty the cache."""
+        raise NotImplementedError
+
+    @property
+    def n_saved_bytes(self) -> int:
+        """About the bytes that `save` would take now."""
+        return 0
+
+    def save(self) -> SavedDraft | None:
+        """A copy of the committed text in the cache, to be called between passes; None if there is none."""
+        return None
+
+    def restore(self, saved: SavedDraft) -> None:
+        """Hold what was saved, instead of what is held now. Raises LlamaError if llama.cpp fails."""
+
+
+class DraftContext(AnyDraft):
     """The draft's KV cache: committed text and the nodes expanded since `start` (see `TreeCells`).
 
     Accepted nodes stay where they are: committed text goes on in their sequence, and no other sequence is touched.
@@ -128,8 +165,11 @@ class DraftContext:
         n_outputs = int(len(self._tokens) == len(held))
         return committed_tokens(chunk, begin, 1, n_outputs, self._whole)
 
+    @property
+    def shared(self) -> DraftContext:
+        return self
+
     def n_unread(self, tokens: Sequence[int]) -> int:
-        """About how many of `tokens` the next `start` with them would read."""
         tokens = self.vocabulary.read(tokens)
         n = len(tokens) - self._n_forgotten - common_prefix(self._tokens, self._held_of(tokens[:-1]))
         forgets = self._can_forget and len(tokens) > _FIRST + _LAST + _SLACK
@@ -166,14 +206,10 @@ class DraftContext:
         self._tokens += accepted[:n_kept]
 
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
-        """float32[n_vocab] for each of `tokens` but the first `skip`: the logits after it. The pass after the next
-        overwrites a row. The cache is emptied before, and must be emptied afterwards.
-        """
         self.reset()
         return self.vocabulary.rows_along(self.context, tokens, skip)
 
     def reset(self) -> None:
-        """Forget all text and empty the cache."""
         with self._change:
             self._tokens, self._n_forgotten = [], 0
             self._remove(0)
@@ -181,17 +217,14 @@ class DraftContext:
 
     @property
     def n_saved_bytes(self) -> int:
-        """About the bytes that `save` would take now."""
         return self.context.sequence_bytes(self._whole)
 
     def save(self) -> SavedDraft | None:
-        """A copy of the committed text in the cache, to be called between passes; None if there is none."""
         if self._change.is_unfinished or not self._tokens:
             return None
         return SavedDraft(list(self._tokens), self._n_forgotten, self.context.sequence_state(self._whole))
 
     def restore(self, saved: SavedDraft) -> None:
-        """Hold what was saved, instead of what is held now. Raises LlamaError if llama.cpp fails."""
         self.reset()
         with self._change:
             first = self._sequences[0]

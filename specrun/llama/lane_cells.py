@@ -16,7 +16,7 @@ texts and dead cells are on two. Texts with recurrent states have no dead cells 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from specrun.errors import ContextFullError, LlamaError
 from specrun.llama.batch import Batch
-from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits, SequenceState
+from specrun.llama.context import ALL_SEQUENCES, LlamaContext, SequenceState
 from specrun.llama.rollback import PromptState, SavedText, TextCache
 
 _NO_CELL = -1  # the last cell of a text without any
@@ -70,23 +70,21 @@ class CellLedger:
         """Dead cells of all lanes."""
         return sum(len(dead.cells) for lane in self.lanes for dead in lane.dead.values())
 
-    def decode(self, batch: Batch, shares: Sequence[tuple[LaneCells, int]]) -> Logits:
-        """One pass, as `LlamaContext.decode` makes it.
-
-        shares: the lanes whose tokens the batch has, in its order, and the number of tokens of each. A lane whose last
-        cell comes first must come first.
-        """
+    @contextmanager
+    def writing(self, batch: Batch, shares: Sequence[tuple[TextCache, int]]) -> Iterator[None]:
+        """As that of `TextCache`. A lane whose last cell comes first must come first."""
         self.check()
-        self.make_room(shares)
+        lanes = {id(lane): lane for lane in self.lanes}
+        of_lanes = [(lanes[id(text)], n) for text, n in shares]
+        self.make_room(of_lanes)
         cells = self.next_cells(len(batch))
         with self.changing():
-            logits = self.context.decode(batch)
+            yield
             self.taken[cells] = True
             begin = 0
-            for lane, n in shares:
+            for lane, n in of_lanes:
                 lane.note(cells, batch, slice(begin, begin + n))
                 begin += n
-        return logits
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -105,7 +103,7 @@ class CellLedger:
     def make_room(self, shares: Sequence[tuple[LaneCells, int]]) -> None:
         """Free dead cells, the lowest first, as far as the tokens of a pass will fill them in the order of each text.
 
-        shares: as in `decode`. A lane without tokens counts, too: no cell in front of its last cell may stay free.
+        shares: as in `writing`. A lane without tokens counts, too: no cell in front of its last cell may stay free.
         """
         self.close_holes()
         groups = [dead for lane in self.lanes for dead in lane.dead.values()]
@@ -206,8 +204,8 @@ class LaneCells(TextCache):
         """Cells that this text cannot have."""
         return self._context.config.n_ctx - self.ledger.n_free - len(self.cells)
 
-    def decode(self, batch: Batch) -> Logits:
-        return self.ledger.decode(batch, [(self, len(batch))])
+    def writing(self, batch: Batch, shares: Sequence[tuple[TextCache, int]]) -> AbstractContextManager[None]:
+        return self.ledger.writing(batch, shares)
 
     def note(self, cells: NDArray[np.intp], batch: Batch, part: slice) -> None:
         """Note that the `part` of a pass that belongs to this text lies in the same part of `cells`."""

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from specrun.llama.batch import committed_tokens, common_prefix
 from specrun.llama.context import LlamaContext, Logits
-from specrun.llama.draft import CacheChange, SavedDraft
+from specrun.llama.draft import AnyDraft, CacheChange, SavedDraft
 from specrun.llama.draft_tokens import SameTokens
 from specrun.llama.rollback import CHECKPOINT, text_cache
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.tree import ROOT
 
 
-class RecurrentDraft:
+class RecurrentDraft(AnyDraft):
     """The cache of a draft with recurrent states: the committed text, and the nodes of one path that were expanded.
 
     The checkpoint of the cache is the committed text. If the path was accepted as far as it was expanded, the cache
@@ -56,17 +56,14 @@ class RecurrentDraft:
         return self._root_row
 
     def n_unread(self, tokens: Sequence[int]) -> int:
-        """As `DraftContext.n_unread`."""
         tokens = self.vocabulary.read(tokens)
         return len(tokens) - common_prefix(self._tokens, tokens[:-1])
 
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
-        """As `DraftContext.rows_along`."""
         self.reset()
         return self.vocabulary.rows_along(self.context, tokens, skip)
 
     def reset(self) -> None:
-        """Forget all text and empty the cache."""
         with self._change:
             self._tokens = []
             self._expanded = [ROOT]
@@ -75,7 +72,6 @@ class RecurrentDraft:
 
     @property
     def n_saved_bytes(self) -> int:
-        """As `DraftContext.n_saved_bytes`."""
         return self.context.sequence_bytes(CHECKPOINT)
 
     def save(self) -> SavedDraft | None:
@@ -86,7 +82,6 @@ class RecurrentDraft:
         return SavedDraft(self._tokens[:n], 0, self.context.sequence_state(CHECKPOINT))
 
     def restore(self, saved: SavedDraft) -> None:
-        """As `DraftContext.restore`."""
         self.reset()
         with self._change:
             self.context.set_sequence_state(self._cache.first, saved.state)

@@ -15,7 +15,8 @@ one class (docs/exactness.md).
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from specrun.errors import LlamaError
 from specrun.llama.batch import Batch, common_prefix
-from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits, SequenceState
+from specrun.llama.context import ALL_SEQUENCES, LlamaContext, SequenceState
 from specrun.llama.heads.target_states import SavedStates
 from specrun.speculation.planning.costs import CostTable
 
@@ -133,9 +134,12 @@ class TextCache:
         """The text's last cell among those of other texts in the same context; 0 without others."""
         return 0
 
-    def decode(self, batch: Batch) -> Logits:
-        """One pass over this text, as `LlamaContext.decode` makes it."""
-        return self._context.decode(batch)
+    def writing(self, batch: Batch, shares: Sequence[tuple[TextCache, int]]) -> AbstractContextManager[None]:  # noqa: ARG002
+        """In the block, the context decodes `batch`.
+
+        shares: the texts whose tokens it has, in its order, and how many of each.
+        """
+        return nullcontext()
 
     def checkpoint(self, end: int) -> None:
         """Prepare for a pass of which a part may be taken back. The cache holds `end` tokens of the text, no others."""

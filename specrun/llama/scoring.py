@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specrun.llama.batch import Batch, committed_tokens, joined
-from specrun.llama.context import LlamaContext, Logits
-from specrun.llama.lane_cells import LaneCells
+from specrun.llama.context import LlamaContext
 from specrun.llama.rollback import TextCache
 from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.tree import ROOT, TokenTree
@@ -119,16 +118,28 @@ def tree_of(tokens: Sequence[int], n_cached: int, tree: TokenTree, sequences: Le
     return Part(sequences.cells, batch, n_before, sequences.last, root_position + depth + 1)
 
 
-def decode_together(parts: Sequence[Part], padding: PassSizes, least: int = 0) -> tuple[list[Logits], list[int]]:
-    """One pass over the parts of `score_together`. The pass as a whole gets a size of the class, `least` or larger.
+@dataclass(frozen=True)
+class JoinedParts:
+    """The parts of all texts in one batch.
 
-    Returns for each part float32[n, n_vocab], of which row i predicts the token after node i of its tree, and for each
-    part the place of its first token in the pass.
+    shares: whose tokens the batch has, in its order, and how many of each, padding included.
+    begins: for each part, the place of its first token in the batch.
+    rows: for each part, its rows of the logits, of which row i predicts the token after node i of its tree.
     """
+
+    batch: Batch
+    shares: list[tuple[TextCache, int]]
+    begins: list[int]
+    rows: list[slice]
+
+
+def join_parts(parts: Sequence[Part], padding: PassSizes, least: int = 0) -> JoinedParts:
+    """The pass over the parts of `score_together`. As a whole it gets a size of the class, `least` or larger."""
     if len(parts) == 1:
         batch = parts[0].batch
         if len(batch) >= least and all(n == padding.padded(n) for n in (len(batch), batch.n_outputs) if n):
-            return [parts[0].cells.decode(batch)], [0]  # a plain pass may take less than a millisecond
+            # A plain pass may take less than a millisecond.
+            return JoinedParts(batch, [(parts[0].cells, len(batch))], [0], [slice(None)])
     order = sorted(range(len(parts)), key=lambda i: parts[i].cells.last)  # see `lane_cells`
     last = parts[order[-1]]
     batch = joined([parts[i].batch for i in order])
@@ -143,23 +154,12 @@ def decode_together(parts: Sequence[Part], padding: PassSizes, least: int = 0) -
         unwanted = np.flatnonzero(~outputs)
         outputs[np.append(unwanted[unwanted >= n], unwanted[unwanted < n][::-1])[:n_further]] = True
         batch = replace(batch, outputs=outputs)
-    logits = _decode([parts[i] for i in order], batch)
-    rows: list[Logits] = [logits] * len(parts)
-    begin, begins = 0, [0] * len(parts)
+    shares = [(parts[i].cells, len(parts[i].batch)) for i in order]
+    shares[-1] = last.cells, len(last.batch) + len(batch) - n
+    begin, begins, rows = 0, [0] * len(parts), [slice(0)] * len(parts)
     for i in order:
-        begins[i] = begin
-        end = begin + len(parts[i].batch)
-        root = begin + parts[i].n_before
+        begins[i], end, root = begin, begin + len(parts[i].batch), begin + parts[i].n_before
         first = int(np.count_nonzero(batch.outputs[:root]))
-        rows[i] = logits[first : first + end - root]
+        rows[i] = slice(first, first + end - root)
         begin = end
-    return rows, begins
-
-
-def _decode(parts: Sequence[Part], batch: Batch) -> Logits:
-    if len(parts) == 1:
-        return parts[0].cells.decode(batch)
-    shares = [(part.cells, len(part.batch)) for part in parts if isinstance(part.cells, LaneCells)]
-    lane, n_last = shares[-1]
-    shares[-1] = lane, n_last + len(batch) - sum(n for _, n in shares)  # padding
-    return lane.ledger.decode(batch, shares)
+    return JoinedParts(batch, shares, begins, rows)

@@ -31,7 +31,7 @@ from specrun.llama.lane_cells import LaneCells
 from specrun.llama.pass_bounds import PassBounds
 from specrun.llama.recurrent_lane import lanes_of
 from specrun.llama.rollback import HeldText, SavedText, text_cache
-from specrun.llama.scoring import LeafSequences, Part, decode_together, portion_of, tree_of
+from specrun.llama.scoring import LeafSequences, Part, join_parts, portion_of, tree_of
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
 
@@ -48,6 +48,7 @@ class TargetContext(PassBounds):
         """lane: this text's cells, where several texts share the context; None if it has the context for itself."""
         super().__init__(context.config, lane or text_cache(context))
         self.context = context
+        self.lane = lane
         self.tokens: list[int] = []
         self.n_cached = 0
         self.states: TargetStates | None = None
@@ -168,7 +169,9 @@ class TargetContext(PassBounds):
     def _decode(self, part: Part) -> None:
         size = self.padded_call(len(part.batch))
         self._begin = 0
-        self.cells.decode(part.batch.padded(size, part.end_seq, part.end_position))
+        batch = part.batch.padded(size, part.end_seq, part.end_position)
+        with self.cells.writing(batch, [(self.cells, len(batch))]):
+            self.context.decode(batch)
 
     def _decode_committed(self, end: int, largest: int) -> Iterator[int]:
         """The tokens of each call of llama.cpp that decodes committed ones up to `end`. It must be made at once."""
@@ -271,8 +274,8 @@ class TargetContext(PassBounds):
     def move_down(self) -> None:
         """Move the text, which must be a lane's, into the lowest free cells. Raises LlamaError if llama.cpp fails."""
         if self.n_cached:
-            assert isinstance(self.cells, LaneCells)
-            self.cells.move_down()
+            assert self.lane
+            self.lane.move_down()
             self._sequences.count(self.n_cached)
 
     def drop_tree(self) -> None:
@@ -303,14 +306,16 @@ def score_together(
     if not texts and len(reading) == 1:
         reading[0].read_portion()
         return []
-    padding = (texts[0][0] if texts else reading[0]).padding
+    first = texts[0][0] if texts else reading[0]
     parts = [target.prepare(tree) for target, tree in texts] + [target.prepare_portion() for target in reading]
-    rows, begins = decode_together(parts, padding, least)
-    for target, begin in zip([*(target for target, _ in texts), *reading], begins, strict=True):
+    whole = join_parts(parts, first.padding, least)
+    with first.cells.writing(whole.batch, whole.shares):
+        logits = first.context.decode(whole.batch)
+    for target, begin in zip([*(target for target, _ in texts), *reading], whole.begins, strict=True):
         target._begin = begin
     for target in reading:
         target.has_read_portion()
-    return rows[: len(texts)]
+    return [logits[rows] for rows in whole.rows[: len(texts)]]
 
 
 def target_lanes(context: LlamaContext) -> list[TargetContext]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from specrun.engine.completion import Completion
 from specrun.engine.conversations import Conversations
 from specrun.engine.engine import Engine
-from specrun.engine.statistics import Pass
+from specrun.engine.generation import StepOfText
 from specrun.engine.together import LaneText
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.job import Asked, Job, Piece, stopping
@@ -66,7 +66,7 @@ class Writing(LaneText):
         self.generation = self._completion.generation(lambda: self.is_ended)
         self.generation.begin(None if asked.anew else self._conversations.states)
 
-    def add(self, done: Pass) -> None:
+    def add(self, done: StepOfText) -> None:
         """Send what a pass has written, and begin the next answer if this is its end. Raises PromptError."""
         self._send(self._completion.add(done))
         if self._completion.is_over:

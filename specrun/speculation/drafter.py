@@ -26,8 +26,7 @@ class DraftNode(NamedTuple):
 class DraftModel(Protocol):
     """A draft model with a cache that can hold the tree it grows."""
 
-    @property
-    def n_vocab(self) -> int: ...
+    n_vocab: int
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """Bring the cache to `tokens`, all committed text, whose last token is the root of the next tree.
@@ -85,22 +84,15 @@ class Draft:
 Growing = Generator[Sequence[DraftNode], None, Draft]
 
 
-class Drafter(Protocol):
-    """Proposes token trees."""
-
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
-        """A tree for what follows the committed text `tokens`, whose last token is the root, within `limits`."""
-        ...
-
-
-class StepwiseDrafter(Drafter):
-    """A drafter that says before each draft pass what the pass is for, so that several texts can share it."""
+class Drafter:
+    """Proposes token trees. It says before each draft pass what the pass is for, so that several texts can share it."""
 
     def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
         """As `draft`, but yields the nodes of each draft pass, before it asks its source for their candidates."""
         raise NotImplementedError
 
     def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
+        """A tree for what follows the committed text `tokens`, whose last token is the root, within `limits`."""
         growing = self.grow(tokens, limits)
         while True:
             try:

@@ -11,11 +11,10 @@ from typing import TypeAlias
 import numpy as np
 
 from specrun.bench.bench_prompts import BenchPrompt, fitting
-from specrun.engine.generation import Generation
+from specrun.engine.generation import Generation, StepOfText
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
-from specrun.engine.statistics import Pass
 from specrun.llama.context import Logits
 from specrun.llama.invariance import tree_along, true_path
 from specrun.llama.target import TargetContext
@@ -212,13 +211,13 @@ def seed_test(
     plans: PlanChooser,
     name: str,
     run: Run,
-) -> tuple[SeedTest, list[Pass]]:
+) -> tuple[SeedTest, list[StepOfText]]:
     """Begin an answer with each of `n_seeds` seeds, from the seed of `sampling` on, and count the beginnings.
 
     name: of the plans. Returns the counts, and the passes that wrote the beginnings.
     """
     expected = expected_beginnings(model, prompt, sampling, n_seeds)
-    counts, passes = Counter[Beginning](), list[Pass]()
+    counts, passes = Counter[Beginning](), list[StepOfText]()
     for n_done in range(n_seeds):
         run.done(n_done / n_seeds).show(f"{name}, seed {n_done + 1} of {n_seeds}")
         tokens: list[int] = []

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.text import Text
 from rich.tree import Tree
 
-from specrun.engine.statistics import Pass
+from specrun.engine.generation import StepOfText
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
 from specrun.views import output
@@ -38,7 +38,7 @@ def static_tree(shape: TreeShape, acceptance: Sequence[float]) -> Group:
     return Group(table, caption(shape, acceptance))
 
 
-def pass_tree(drafted: Pass, token_bytes: Callable[[int], bytes]) -> Tree:
+def pass_tree(drafted: StepOfText, token_bytes: Callable[[int], bytes]) -> Tree:
     """The tree of one pass. Accepted nodes are bold and say so; the others are dim and show their expected chance.
 
     Words say everything that the colours say, and colour-blind people can tell cyan from grey.

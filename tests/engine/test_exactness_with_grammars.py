@@ -16,10 +16,9 @@ from specrun.constraints.json_schema import schema_to_gbnf
 from specrun.constraints.rules import Trigger
 from specrun.engine.completion import Completion
 from specrun.engine.engine import Engine
-from specrun.engine.generation import Generation
+from specrun.engine.generation import Generation, StepOfText
 from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
-from specrun.engine.statistics import Pass
 from specrun.llama.grammar import Grammar, TriggeredGrammar
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
@@ -83,12 +82,12 @@ def by_schema(demo: Engine) -> Iterator[Grammar]:
 
 def steps(
     e: Engine, prompt: list[int], sampling: SamplingParameters, plan: Plan, grammar: Grammar, most: int | None = None
-) -> list[Pass]:
+) -> list[StepOfText]:
     e.reset()
     return list(write_alone(Generation(e, Request(prompt, sampling, most), chooser(plan), constraint=grammar)))
 
 
-def tokens_of(written: list[Pass]) -> list[int]:
+def tokens_of(written: list[StepOfText]) -> list[int]:
     return [token for step in written for token in step.tokens]
 
 

@@ -56,6 +56,8 @@ def _pass(ledger: CellLedger, rng: np.random.Generator) -> None:
     chosen.sort(key=lambda lane: lane.last)
     shares = [(lane, int(rng.integers(1, 7))) for lane in chosen]
     batches = [committed_tokens([0] * n, len(lane.cells), lane.max_leaves, 0, lane.first) for lane, n in shares]
-    ledger.decode(joined(batches), shares)
+    batch = joined(batches)
+    with ledger.writing(batch, shares):
+        ledger.context.decode(batch)
     for lane, n in shares:
         lane.rollback(len(lane.cells) - int(rng.integers(n + 1)))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from specrun.llama.batch import Batch, drafted_nodes, readable
 from specrun.llama.context import HeadSetup, LlamaContext, Logits
+from specrun.llama.draft import AnyDraft
 from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
 from specrun.llama.heads.target_states import TargetStates
@@ -41,7 +42,7 @@ class AssistantContext(LlamaContext):
         return self._lengths()
 
 
-class AssistantDraft:
+class AssistantDraft(AnyDraft):
     """An assistant as a draft. n_vocab: as in `DraftContext`. states: those that the target has to note."""
 
     kind: HeadKind = "mtp"

@@ -24,7 +24,7 @@ from specrun.catalog.heads import MARKOV_AFTER, MARKOV_BEFORE
 from specrun.errors import ModelFileError
 from specrun.llama.batch import committed_tokens, common_prefix, readable, rows_batch
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.draft import CacheChange, SavedDraft
+from specrun.llama.draft import AnyDraft, CacheChange, SavedDraft
 from specrun.llama.heads.selector import SelectorPart
 from specrun.llama.heads.target_states import TargetStates
 from specrun.speculation.drafter import DraftNode
@@ -156,7 +156,7 @@ class BlockContext(LlamaContext):
         self.compute(llama_cpp.llama_decode, batch.struct, "a pass of a head")
 
 
-class BlockDraft:
+class BlockDraft(AnyDraft):
     """Such a head as a draft. The nodes of a tree take no cells, as no pass is made for them.
 
     target: the target's context, which is closed later. layers: those of the target that the head reads.
@@ -165,6 +165,7 @@ class BlockDraft:
     """
 
     kind: HeadKind = "dflash"
+    context: BlockContext
 
     def __init__(
         self,
@@ -221,28 +222,23 @@ class BlockDraft:
         return (self.start(tokens[: end + 1]) for end in range(skip, len(tokens)))
 
     def n_unread(self, tokens: Sequence[int]) -> int:
-        """As `DraftContext.n_unread`."""
         return len(tokens) - common_prefix(self._text, tokens[:-1])
 
     def reset(self) -> None:
-        """Forget all text and empty the cache."""
         with self._change:
             self._text, self._depths = [], {}
             self.context.remove(ALL_SEQUENCES, 0)
 
     @property
     def n_saved_bytes(self) -> int:
-        """As `DraftContext.n_saved_bytes`."""
         return self.context.sequence_bytes(_TEXT)
 
     def save(self) -> SavedDraft | None:
-        """As `DraftContext.save`."""
         if self._change.is_unfinished or not self._text:
             return None
         return SavedDraft(list(self._text), 0, self.context.sequence_state(_TEXT))
 
     def restore(self, saved: SavedDraft) -> None:
-        """As `DraftContext.restore`."""
         self.reset()
         with self._change:
             self.context.set_sequence_state(_TEXT, saved.state)

@@ -19,7 +19,7 @@ import numpy as np
 
 from specrun.llama.batch import committed_tokens, common_prefix, drafted_nodes, readable, rows_batch
 from specrun.llama.context import ALL_SEQUENCES, HeadSetup, LlamaContext, Logits
-from specrun.llama.draft import CacheChange, SavedDraft
+from specrun.llama.draft import AnyDraft, CacheChange, SavedDraft
 from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
 from specrun.llama.heads.target_states import TargetStates
@@ -32,7 +32,7 @@ _WHOLE = 0  # the sequence with all committed text
 _ALL_WITH_LOGITS = 8  # committed tokens up to which one pass gives the logits of all, although only the last are needed
 
 
-class HeadDraft:
+class HeadDraft(AnyDraft):
     """Such a head as a draft: each of its cells is of a token and the state behind the token before it.
 
     Committed tokens are read with the target's states. What follows the root has none yet, so each drafted node is read
@@ -125,11 +125,9 @@ class HeadDraft:
         return islice(chain(without, rows), skip, None)
 
     def n_unread(self, tokens: Sequence[int]) -> int:
-        """As `DraftContext.n_unread`."""
         return len(tokens) - common_prefix(self._text, tokens[:-1])
 
     def reset(self) -> None:
-        """Forget all text and empty the cache."""
         with self._change:
             self._text = []
             self._behind = {}
@@ -138,17 +136,14 @@ class HeadDraft:
 
     @property
     def n_saved_bytes(self) -> int:
-        """As `DraftContext.n_saved_bytes`."""
         return self.context.sequence_bytes(_WHOLE)
 
     def save(self) -> SavedDraft | None:
-        """As `DraftContext.save`."""
         if self._change.is_unfinished or len(self._text) <= self._skipped:
             return None
         return SavedDraft(list(self._text), 0, self.context.sequence_state(_WHOLE))
 
     def restore(self, saved: SavedDraft) -> None:
-        """As `DraftContext.restore`."""
         self.reset()
         with self._change:
             self.context.set_sequence_state(_WHOLE, saved.state)

@@ -55,6 +55,8 @@ class StreamedWeights(library.Closing):
         sizes = plan.resident_bytes, plan.streamed_bytes, plan.n_slots, plan.slot_bytes
         return Residency("ring", *sizes, locked, self._given_back)
 
+    found = (0, 0)  # as that of `ExpertWeights`
+
     @property
     def bytes_read(self) -> int:
         """Bytes that all passes so far have read, reading ahead included."""

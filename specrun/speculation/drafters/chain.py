@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specrun.sampling import NO_TOKEN
-from specrun.speculation.drafter import Draft, DraftLimits, Growing, StepwiseDrafter
+from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing
 from specrun.speculation.growth import ChainSource, TreeGrowth, expandable_of
 from specrun.speculation.method import Method
 from specrun.speculation.tree import ROOT
@@ -16,7 +16,7 @@ _CHANCE = 0.7  # chance that a drafted token is accepted, for scores; chosen by 
 
 
 @dataclass(frozen=True)
-class ChainDrafter(StepwiseDrafter):
+class ChainDrafter(Drafter):
     """Drafts one path, in which each token is what the sampler would choose from the draft's logits."""
 
     source: ChainSource

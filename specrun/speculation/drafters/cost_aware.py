@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specrun.sampling import Candidates
-from specrun.speculation.drafter import Draft, DraftLimits, Growing, Guesses, StepwiseDrafter
+from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing, Guesses
 from specrun.speculation.drafters.guessed import ALL_SOURCES, DRAFTLESS, add_guesses
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
 from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method, Plan
@@ -48,7 +48,7 @@ _WIDTH = 64  # nodes of a draft pass at most; how many pay follows from what dra
 
 
 @dataclass(frozen=True)
-class CostAwareDrafter(StepwiseDrafter):
+class CostAwareDrafter(Drafter):
     """Grows the tree that is expected to gain most by the guide. The draft sources, if there are any, take part."""
 
     source: CandidateSource

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from specrun.speculation.drafter import Draft, DraftLimits, Guesses
+from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing, Guesses
 from specrun.speculation.growth import TreeGrowth
 from specrun.speculation.method import Drafting, Method
 from specrun.speculation.planning.guide import Guide
@@ -43,7 +43,7 @@ def add_guesses(
 
 
 @dataclass(frozen=True)
-class GuessedDrafter:
+class GuessedDrafter(Drafter):
     """Drafts the tree of the likeliest guesses, or the root alone if none is likely enough.
 
     guide: cost tables, by which the tree gets as many nodes as pay; None for a fixed least chance.
@@ -52,7 +52,7 @@ class GuessedDrafter:
     sources: Guesses
     guide: Guide | None = None
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
+    def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
         growth = TreeGrowth(tokens)
         if limits.budget >= 2 and limits.depth >= 1:
             least = _LEAST_CHANCE
@@ -64,6 +64,7 @@ class GuessedDrafter:
                 chances = growth.chances(limits.leaves)
                 n, _ = self.guide.best_size(chances, row, limits.budget, limits.pending, asked_draft=False)
                 limits = replace(limits, budget=n)
+        yield from ()  # no draft pass
         return Draft(growth.tree(limits))
 
 

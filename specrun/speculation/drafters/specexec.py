@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specrun.speculation.drafter import Draft, DraftLimits, Growing, StepwiseDrafter
+from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
 from specrun.speculation.method import HEADS, Drafting, HeadKind, Method
 from specrun.speculation.tree import ROOT
@@ -25,7 +25,7 @@ def sharpness_at(temperature: float) -> float:
 
 
 @dataclass(frozen=True)
-class SpecExecDrafter(StepwiseDrafter):
+class SpecExecDrafter(Drafter):
     """Grows the tree of the nodes that are likeliest by the draft's probabilities.
 
     sharpness: log probabilities are those of softmax(sharpness * x), where x are the values whose argmax the sampler

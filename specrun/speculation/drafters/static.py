@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from specrun.speculation.drafter import Draft, DraftLimits
+from specrun.speculation.drafter import Draft, Drafter, DraftLimits, DraftNode, Growing
 from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
 from specrun.speculation.method import ACCEPTANCE, DRAFT, Method
 from specrun.speculation.shape import TreeShape
@@ -16,20 +16,23 @@ from specrun.speculation.tree import ROOT
 MAX_DEPTH = 24  # levels of the trees that are considered; chosen by hand
 
 
-def fill_shape(
-    shape: TreeShape,
-    add_children: Callable[[list[int], list[int]], list[list[int]]],
-    expandable: Callable[[list[int]], list[int]],
-) -> None:
-    """Grow a tree of the given shape level by level.
+AddChildren = Callable[[list[int], list[int]], list[list[int]]]
+"""(nodes of a level, how many children each should have) -> the ids of each node's, in the order of the shape.
 
-    add_children: adds children to the nodes of a level, given how many each should have, and returns each node's in
-        the order of the shape. There may be fewer, and a child that occurs twice has the children of both places.
-    expandable: gives the nodes among them that one draft pass can expand.
+There may be fewer, and a child that occurs twice has the children of both places."""
+
+
+def fill_shape(
+    growth: TreeGrowth, shape: TreeShape, add_children: AddChildren, expandable: Callable[[list[int]], list[int]]
+) -> Iterator[Sequence[DraftNode]]:
+    """Grow a tree of the given shape level by level. Yields the nodes of each draft pass, before children are added.
+
+    expandable: gives the nodes among its arguments that one draft pass can expand.
     """
     places = {ROOT: [ROOT]}  # node of the tree -> nodes of the shape that it stands for
     level = [ROOT] if shape.n_nodes > 1 else []
     while level:
+        yield growth.drafted(level)
         wanted = [[child for place in places[node] for child in shape.children[place]] for node in level]
         below: list[int] = []
         for children, free in zip(add_children(level, [len(w) for w in wanted]), wanted, strict=True):
@@ -42,7 +45,7 @@ def fill_shape(
 
 
 @dataclass(frozen=True)
-class StaticDrafter:
+class StaticDrafter(Drafter):
     """Fills a shape with the draft's candidates, best first, regardless of their probabilities.
 
     A node with too few candidates has fewer children than in the shape.
@@ -51,7 +54,7 @@ class StaticDrafter:
     source: CandidateSource
     shape: TreeShape
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
+    def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
         growth = TreeGrowth(tokens)
 
         def add_children(level: list[int], counts: list[int]) -> list[list[int]]:
@@ -64,8 +67,10 @@ class StaticDrafter:
                     added[-1].append(growth.add(token, node, growth.scores[node] - float(np.log(rank + 2)), share))
             return added
 
-        shape = self.shape.cut(limits.budget, limits.depth)
-        fill_shape(shape, add_children, lambda nodes: expandable_of(growth, self.source, nodes, len(nodes)))
+        def expandable(nodes: list[int]) -> list[int]:
+            return expandable_of(growth, self.source, nodes, len(nodes))
+
+        yield from fill_shape(growth, self.shape.cut(limits.budget, limits.depth), add_children, expandable)
         return Draft(growth.tree(limits))
 
 

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import Candidates, Distribution
-from specrun.speculation.drafter import Draft, DraftLimits, Logits
+from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing, Logits
 from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_of
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.tree import ROOT
@@ -50,7 +50,7 @@ Select = Callable[[OwnGrowth, list[int], DraftLimits], list[int]]
 
 
 @dataclass(frozen=True)
-class LevelDrafter:
+class LevelDrafter(Drafter):
     """Grows a tree level by level.
 
     select: chooses the nodes that a level's draft pass expands. count: the number of candidates that are offered below
@@ -61,10 +61,11 @@ class LevelDrafter:
     select: Select
     count: Callable[[float], int] | None = None
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> Draft:
+    def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
         growth = OwnGrowth(tokens)
         level = [ROOT]
         for _ in range(min(limits.depth, limits.budget - 1)):
+            yield growth.drafted(level)
             below = self._offer(growth, level)
             chosen = self.select(growth, below, limits) if below else []
             level = expandable_of(growth, self.source, chosen, limits.width) if chosen else []

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from specrun.sampling import Distribution
-from specrun.speculation.drafter import Draft, DraftLimits, Logits
+from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing, Logits
 from specrun.speculation.drafters.static import fill_shape
 from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_of
 from specrun.speculation.shape import TreeShape
@@ -51,7 +51,7 @@ def generator(seed: int, position: int, stream: Literal["draw", "accept"]) -> np
 
 
 @dataclass(frozen=True)
-class SampledDrafter:
+class SampledDrafter(Drafter):
     """Fills a shape with draws.
 
     Independent draws may repeat a token; one child stands for all of them, with the draws after each of them. Draws
@@ -63,9 +63,10 @@ class SampledDrafter:
     shape: TreeShape
     draws: Draw
 
-    def draft(self, tokens: Sequence[int], limits: DraftLimits) -> DrawnDraft:
+    def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
         growth = _Growth(tokens, self.source, self.draws)
-        fill_shape(self.shape.cut(limits.budget, limits.depth), growth.add_children, growth.expandable)
+        shape = self.shape.cut(limits.budget, limits.depth)
+        yield from fill_shape(growth, shape, growth.add_children, growth.expandable)
         return growth.draft()
 
 

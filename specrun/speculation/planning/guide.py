@@ -31,13 +31,13 @@ _LEAST_TREE = 8  # nodes of a tree that tells something
 _NODES_OF_EACH = 16  # that trees of several texts may have, where the price of a node is looked for
 
 
-@dataclass(frozen=True)
+@dataclass
 class PassRecord:
-    """One target pass with the drafting before it and the acceptance after it."""
+    """What a target pass brought a text, with the drafting before it and the acceptance after it."""
 
     draft: Draft
-    accepted: Accepted
-    seconds: float  # of everything but the drafting for other texts in the same pass
+    accepted: Accepted = field(default_factory=lambda: Accepted([], []))
+    seconds: float = 0.0  # of everything but the drafting for other texts in the same pass
     target_seconds: float = 0.0
     draft_seconds: float = 0.0
     n_target: int = 1  # tokens of the target pass: all trees, committed tokens that were decoded again, and padding
