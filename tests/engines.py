@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import sysconfig
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from specrun.catalog import embedded
+from specrun.engine import step
 from specrun.engine.engine import Engine
-from specrun.engine.generation import Generation
+from specrun.engine.generation import Generation, StepOfText
 from specrun.engine.model import Model
 from specrun.engine.passes import write_alone
 from specrun.engine.prompt_states import PromptStates
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.engine.statistics import Statistics
-from specrun.llama import TargetContext
+from specrun.llama import TargetContext, target
 from specrun.llama.context import Logits
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.sampling import SamplingParameters
@@ -56,6 +58,23 @@ def engine(
         yield model.engine
 
 
+Change = Callable[[TargetContext, TokenTree, Logits], Logits]
+
+
+def change_scores(patch: pytest.MonkeyPatch, change: Change) -> None:
+    """Let every pass give the logits that `change` makes of each tree's."""
+    score = target.score_together
+
+    def changed(
+        texts: Sequence[tuple[TargetContext, TokenTree]], reading: Sequence[TargetContext] = (), least: int = 0
+    ) -> list[Logits]:
+        scores = score(texts, reading, least)
+        return [change(one, tree, rows) for (one, tree), rows in zip(texts, scores, strict=True)]
+
+    for module in (target, step):
+        patch.setattr(module, "score_together", changed)
+
+
 @dataclass(frozen=True)
 class Written:
     """Committed tokens, and a checksum of the logits row that each was sampled from."""
@@ -76,23 +95,21 @@ def write(
     states: PromptStates | None = None,
 ) -> Written:
     """Generate, keeping a checksum of every row that decided a committed token."""
-    scored: list[Logits] = []
-    score = engine.target.score
-
-    def recorded(tree: TokenTree) -> Logits:
-        scored.append(score(tree))
-        return scored[-1]
-
-    engine.target.score = recorded  # type: ignore[method-assign]
     tokens: list[int] = []
     rows: list[int] = []
     finish = None
     generation = Generation(engine, Request(prompt, sampling, max_tokens), chooser(plan))
-    for one in write_alone(generation, states):
-        tokens += one.tokens
-        rows += [zlib.crc32(np.ascontiguousarray(scored[-1][node]).tobytes()) for node in one.accepted.path]
-        finish = one.finish
-    engine.target.score = score  # type: ignore[method-assign]
+    accept = StepOfText.accept
+
+    def recorded(step: StepOfText, scores: Logits) -> None:
+        accept(step, scores)
+        rows.extend(zlib.crc32(np.ascontiguousarray(scores[node]).tobytes()) for node in step.accepted.path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepOfText, "accept", recorded)
+        for one in write_alone(generation, states):
+            tokens += one.tokens
+            finish = one.finish
     return Written(tokens, rows, finish, generation.statistics.passes, generation.statistics)
 
 

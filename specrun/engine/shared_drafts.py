@@ -65,9 +65,7 @@ def room_of(texts: Sequence[Generation]) -> tuple[int, int]:
     return padding.largest(min(free, config.n_batch)), padding.largest(config.n_outputs)
 
 
-def _cut(
-    steps: Sequence[StepOfText], n_read: int, row: Milliseconds, rate: float, sizes: Collection[int]
-) -> None:
+def _cut(steps: Sequence[StepOfText], n_read: int, row: Milliseconds, rate: float, sizes: Collection[int]) -> None:
     """Cut the trees to the nodes that pay in one pass; trees whose size is fixed stay. The rest is that of
     `nodes_that_pay`.
     """

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specrun.chat import commands
 from specrun.errors import LlamaError, PromptError, UsageError
 from specrun.llama import TargetContext
-from specrun.llama.context import Logits
+from specrun.llama.scoring import Part
 from specrun.speculation.tree import TokenTree
 from tests.conftest import SCRIPT_TEXT, Result, SpecrunHere
 from tests.other_programs import in_ollama
@@ -250,17 +250,17 @@ def test_after_a_failed_pass_what_was_written_stays_and_the_chat_goes_on(
     here: SpecrunHere, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_passes: int
 ) -> None:
     """n_passes: those of the first answer that succeed."""
-    file, scored = tmp_path / "chat.json", TargetContext.score
+    file, prepared = tmp_path / "chat.json", TargetContext.prepare
     left = [n_passes]
 
-    def score(target: TargetContext, tree: TokenTree) -> Logits:
+    def prepare(target: TargetContext, tree: TokenTree) -> Part:
         if left[0] == 0:
             left[0] = 1000
             raise LlamaError("llama.cpp failed on a pass (code -3)")
         left[0] -= 1
-        return scored(target, tree)
+        return prepared(target, tree)
 
-    monkeypatch.setattr(TargetContext, "score", score)
+    monkeypatch.setattr(TargetContext, "prepare", prepare)
     result = chat(here, script, "one", "two", f"/save {file}", options=("--speculate", "off"), code=6)
     assert "failed on a pass" in result.stderr
     assert SCRIPT_TEXT in result.stdout
@@ -286,15 +286,15 @@ def test_text_that_is_not_utf8_is_refused_and_the_chat_goes_on(here: SpecrunHere
 def test_a_failed_regen_leaves_the_answer_that_was_there(
     here: SpecrunHere, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, scored, left = tmp_path / "chat.json", TargetContext.score, [6]  # passes of the first answer
+    file, prepared, left = tmp_path / "chat.json", TargetContext.prepare, [6]  # passes of the first answer
 
-    def score(target: TargetContext, tree: TokenTree) -> Logits:
+    def prepare(target: TargetContext, tree: TokenTree) -> Part:
         left[0] -= 1
         if left[0] < 0:
             raise LlamaError("llama.cpp failed on a pass (code -3)")
-        return scored(target, tree)
+        return prepared(target, tree)
 
-    monkeypatch.setattr(TargetContext, "score", score)
+    monkeypatch.setattr(TargetContext, "prepare", prepare)
     result = chat(here, script, "one", "/regen", f"/save {file}", options=("--speculate", "off"), code=6)
     assert "failed on a pass" in result.stderr
     assert [message["content"] for message in json.loads(file.read_text())["messages"]] == ["one", SCRIPT_TEXT]

@@ -13,6 +13,7 @@ from specrun.engine import exact_passes
 from specrun.engine.engine import Engine
 from specrun.engine.model import Model
 from specrun.engine.run_options import RunOptions
+from specrun.llama import TargetContext
 from specrun.llama.context import Logits
 from specrun.llama.invariance import Survey
 from specrun.llama_settings import LlamaSettings
@@ -24,7 +25,7 @@ from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSi
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import TokenTree
-from tests.engines import Written, code_prompts, engine, first_difference, write
+from tests.engines import Written, change_scores, code_prompts, engine, first_difference, write
 from tests.hybrids import noisy
 from tests.models import light_draft, random_llama, wide_target
 
@@ -56,13 +57,12 @@ def test_pending_tokens_and_the_tree_together_are_within_the_bound(
     prompt = code_prompts(bounded, 1, 60)[0] * 2
     sampling = SamplingParameters(temperature=temperature, seed=3)
     sizes = []
-    score = bounded.target.score
 
-    def counted(tree: TokenTree) -> Logits:
-        sizes.append(bounded.target.n_pending + len(tree))
-        return score(tree)
+    def counted(target: TargetContext, tree: TokenTree, rows: Logits) -> Logits:
+        sizes.append(target.n_pending + len(tree))
+        return rows
 
-    monkeypatch.setattr(bounded.target, "score", counted)
+    change_scores(monkeypatch, counted)
     tokens = write(bounded, prompt, sampling, plan, 64).tokens
     assert len(sizes) < len(tokens), "something was accepted"
     assert 2 <= max(sizes) <= LARGEST
@@ -79,14 +79,12 @@ def test_where_only_consecutive_cells_are_exact_nothing_else_decides(
     monkeypatch.setattr(bounded.target, "padding", PassSizes(16, 16, 16, in_order=True))
     prompt = code_prompts(bounded, 1, 60)[0] * 2
     sampling = SamplingParameters(temperature=temperature, seed=3)
-    score = bounded.target.score
 
-    def bent(tree: TokenTree) -> Logits:
-        rows = score(tree)
+    def bent(_target: TargetContext, tree: TokenTree, rows: Logits) -> Logits:
         rows[tree.depths != np.arange(len(tree))] = 0.0
         return rows
 
-    monkeypatch.setattr(bounded.target, "score", bent)
+    change_scores(monkeypatch, bent)
     written = write(bounded, prompt, sampling, plan, 48)
     plain = write(bounded, prompt, sampling, OFF.plan(), 48)
     assert written.n_passes < plain.n_passes, "something was accepted"

@@ -8,8 +8,8 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.engine.engine import Engine
-from specrun.llama.context import Logits
 from specrun.llama.pass_bounds import BLOCK, PassBounds
+from specrun.llama.scoring import Part
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
@@ -67,13 +67,13 @@ def test_every_committed_token_read_what_it_reads_in_plain_decoding(
     as_on_a_gpu: Engine, sizes: PassSizes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = as_on_a_gpu.target
-    score, commit = target.score, target.commit
+    prepare, commit = target.prepare, target.commit
     n_read: list[int] = []
     ends: set[int] = set()
 
-    def scored(tree: TokenTree) -> Logits:
+    def prepared(tree: TokenTree) -> Part:
         n_read[:] = [-(-(target.n_cached + target.pass_size(tree)) // BLOCK) * BLOCK]
-        return score(tree)
+        return prepare(tree)
 
     def committed(tree: TokenTree, path: list[int], next_token: int) -> None:
         root = len(target.tokens) - 1
@@ -87,7 +87,7 @@ def test_every_committed_token_read_what_it_reads_in_plain_decoding(
     prompt = code_prompts(as_on_a_gpu, 1, BLOCK - 80)[0]
     written: list[Written] = []
     for plan in (OFF.plan(), PLAN):
-        monkeypatch.setattr(target, "score", scored)
+        monkeypatch.setattr(target, "prepare", prepared)
         as_on_a_gpu.reset()
         ends.clear()
         written.append(write(as_on_a_gpu, prompt, SamplingParameters(temperature=0.0), plan, 100))

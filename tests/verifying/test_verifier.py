@@ -28,6 +28,7 @@ from specrun.speculation.registry import METHODS
 from specrun.speculation.tree import TokenTree
 from specrun.verifying.findings import Finding
 from specrun.verifying.verifier import Verifier, VerifySettings
+from tests.engines import change_scores
 from tests.models import wide_target
 
 PROMPTS = [BenchPrompt("code", "def read(self, name):\n    return"), BenchPrompt("prose", "The function")]
@@ -95,16 +96,14 @@ def test_texts_that_rounding_parts_are_near_ties(
     model: Model, monkeypatch: pytest.MonkeyPatch, sampling: SamplingParameters, amplified: float
 ) -> None:
     """As on a backend whose passes over several tokens move every logit by up to 0.3."""
-    score = TargetContext.score
 
-    def rounded(target: TargetContext, tree: TokenTree) -> Logits:
-        rows = score(target, tree)
+    def rounded(target: TargetContext, tree: TokenTree, rows: Logits) -> Logits:
         if len(tree) == 1:
             return rows
         rng = np.random.default_rng([*tree.tokens.tolist(), *target.tokens])
         return rows + rng.uniform(-0.3, 0.3, rows.shape).astype(np.float32)
 
-    monkeypatch.setattr(TargetContext, "score", rounded)
+    change_scores(monkeypatch, rounded)
     findings = found(model, replace(SETTINGS, sampling=sampling))
     assert {one.outcome for one in findings} <= {"identical", "near-tie"}
     ties = [one.divergence for one in findings if one.divergence]
