@@ -162,10 +162,11 @@ class AnswersFile:
         """Append an answer. Raises SpecrunError if that fails; then the file is as it was before."""
         if value.get("finish_reason") == "interrupted":
             return
-        if is_failed and self._has_another(number, line):
+        kept, made_from = self._kept.get(line.name), self._made_from(line)
+        if is_failed and kept and not kept.is_failed:
+            self._seen.setdefault(line.name, number)
             self._note(f"{value['error']}; the answer with this id stays")
             return
-        made_from = self._made_from(line)
         data = json_text(value | {_MADE_FROM: made_from}).encode() + b"\n"
         try:
             if self._file.write(data) != len(data):
@@ -179,11 +180,6 @@ class AnswersFile:
         self._size += len(data)
         self._kept.pop(line.name, None)
         self._kept[line.name] = _Kept(data, made_from, is_failed, line.number is not None, number)
-
-    def _has_another(self, number: int, line: PromptLine) -> bool:
-        """Whether there is a good answer with the id of a line that failed."""
-        kept = self._kept.get(line.name)
-        return kept is not None and not kept.is_failed and self._seen.setdefault(line.name, number) is not None
 
     def _made_from(self, line: PromptLine) -> list[str]:
         return [digest(line.prompt), self.run or ""]
