@@ -52,7 +52,7 @@ def _of_build(build: probe.Build, show: Callable[[str], None], debug: bool) -> I
     show("running a layer on each device")
     yield from installation.devices(build.devices, partial(probe.run_layer, debug=debug), build.backends)
     show("checking what specrun relies on in llama.cpp")
-    yield from installation.facts(partial(probe.check_facts, debug), build.backends)
+    yield from probe.check_facts(build.backends, debug)
     here = Machine.read(build.devices, build.system_info, build.identity)
     yield from folders.facts_kept(surroundings(here))
     yield folders.kept_prompts()

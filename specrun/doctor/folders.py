@@ -91,10 +91,8 @@ def facts_kept(surroundings: Mapping[str, Any]) -> list[Finding]:
     profiles = [fact for fact in kept["profiles"] if isinstance(fact, KeptFact)]
     stale = []
     for profile in profiles:
-        now = {part: value for part, value in surroundings.items() if profile.of.get(part) != value}
-        if now:
-            pair = " with ".join(name for name in profile.value["pair"].values() if name)
-            stale.append(f"{pair} ({profile_files.changed_parts(profile.of, now)} changed since)")
+        if changed := profile_files.changed_parts(profile.of, surroundings):
+            stale.append(f"{' with '.join(filter(None, profile.value['pair'].values()))} ({changed} changed since)")
     good = len(profiles) - len(stale)
     if stale:
         detail = f"{good} of {len(profiles)} fit; not used any more: {_listed(stale)}"
@@ -102,7 +100,7 @@ def facts_kept(surroundings: Mapping[str, Any]) -> list[Finding]:
     else:
         detail = f"{good}" if good else "none; `specrun tune` makes one, which makes runs faster"
         fitting = Finding("profiles", "ok", detail)
-    known = (f"{len(facts)} {kept_facts.KINDS[kind]}" for kind, facts in kept.items() if facts)
+    known = (f"{kept_facts.KINDS[kind]} ({len(facts)})" for kind, facts in kept.items() if facts)
     detail = f"in {locations.data_dir()}: {', '.join(known) or 'none'}"
     damaged = [str(fact) for facts in kept.values() for fact in facts if isinstance(fact, Path)]
     if damaged:

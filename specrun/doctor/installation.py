@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from specrun.display_text import size_text
-from specrun.doctor import Finding, known_build, rebuild
+from specrun.doctor import Finding, rebuild
 from specrun.doctor.probe import Build
 from specrun.errors import LlamaError
 from specrun.hardware.machine import Device, offload_devices
@@ -51,14 +51,6 @@ def backends(names: Collection[str], n_gpus: int, driver: str | None, has_nvidia
     else:
         return Finding("backends", "ok", compiled)
     return Finding("backends", "warn", f"{compiled}; {what}", fix)
-
-
-def facts(check: Callable[[], list[Finding]], backends: Collection[str] = ()) -> list[Finding]:
-    """What `probe.check_facts` finds, or that it crashed. backends: of the build."""
-    try:
-        return check()
-    except LlamaError as error:
-        return [Finding("facts", "warn", str(error), known_build(backends))]
 
 
 def instructions(features: Iterable[str], flags: Collection[str], backends: Collection[str] = ()) -> Finding:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,12 +42,15 @@ def read_build(debug: bool = False) -> Build:
     return Build(**(value | lists))
 
 
-def check_facts(debug: bool = False) -> list[Finding]:
+def check_facts(backends: Collection[str], debug: bool = False) -> list[Finding]:
     """A finding for each fact about llama.cpp that specrun relies on, by an earlier check or a new one.
 
-    Raises LlamaError if a check crashes or hangs.
+    If a check crashes or hangs, there is a single one, which says so. backends: of the build.
     """
-    value = _answer({"ask": "facts"}, "the process that checked facts about llama.cpp", debug)
+    try:
+        value = _answer({"ask": "facts"}, "the process that checked facts about llama.cpp", debug)
+    except LlamaError as error:
+        return [Finding("facts", "warn", str(error), known_build(backends))]
     return [Finding(**finding) for finding in value["findings"]]
 
 

@@ -209,7 +209,7 @@ def test_all_kinds_of_facts_are_listed_and_what_cannot_be_read_is_named() -> Non
     kept_facts.write("facts", {"check": "cells"}, "")
     _, finding = folders.facts_kept({})
     assert (finding.status, finding.fix) == ("ok", "")
-    assert finding.detail == f"in {data_dir()}: 1 tuned profiles, 1 checks of llama.cpp"
+    assert finding.detail == f"in {data_dir()}: tuned profiles (1), checks of llama.cpp (1)"
     path.write_text(json.dumps({"version": 3}))
     _, finding = folders.facts_kept({})
     assert finding.status == "warn"

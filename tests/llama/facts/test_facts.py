@@ -11,7 +11,7 @@ import pytest
 
 from specrun.catalog import embedded, entries
 from specrun.catalog.gguf_file import GgufFile
-from specrun.doctor import Finding, installation, probe
+from specrun.doctor import probe
 from specrun.engine import default_settings, draft_loading
 from specrun.engine.model import Model
 from specrun.engine.run_options import Here, RunOptions
@@ -230,7 +230,7 @@ def test_a_check_that_cannot_run_fails_this_time_only(monkeypatch: pytest.Monkey
 
 
 def test_doctor_prints_the_list() -> None:
-    found = list(installation.facts(probe.check_facts))
+    found = list(probe.check_facts(()))
     assert [(one.check, one.status, one.detail) for one in found] == [
         (f"fact: {one.name}", "ok", one.relied_on) for one in relied_on.FACTS
     ]
@@ -244,9 +244,10 @@ def test_doctor_says_what_goes_without_a_fact(monkeypatch: pytest.MonkeyPatch) -
     assert found["fix"] == f"pip install llama-cpp-python=={entries.READ_IN}"
 
 
-def test_doctor_survives_a_check_that_crashes() -> None:
-    def crashes() -> list[Finding]:
+def test_doctor_survives_a_check_that_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crashes(*_: object) -> None:
         raise LlamaError("the process ended by signal 11")
 
-    (found,) = installation.facts(crashes)
+    monkeypatch.setattr(probe, "_answer", crashes)
+    (found,) = probe.check_facts(())
     assert (found.status, found.detail) == ("warn", "the process ended by signal 11")
