@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,16 +20,13 @@ from specrun.llama_settings import LlamaSettings
 _NO_GPU = ("base", "cpu", "rpc", "blas")  # libraries of ggml that read nothing about GPUs
 
 
-@cache
-def _bytes_of(path: Path) -> bytes:
-    return path.read_bytes()
-
-
 def _unknown(names: Iterable[str], files: Iterable[Path], what: str = "") -> str | None:
     """A clause that says which names none of these libraries has as a string; None if they have all. what: they are."""
-    # Linkers store a string that is the end of a longer string only there, so anything may come before it.
-    contents = [_bytes_of(path) for path in files]
-    lacking = [name for name in names if not any(name.encode() + b"\0" in content for content in contents)]
+    lacking = list(names)
+    for path in files:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            # Linkers store a string that is the end of a longer string only there, so anything may come before it.
+            lacking = [name for name in lacking if content.find(name.encode() + b"\0") < 0]
     return f"this llama.cpp does not know {what}{' and '.join(lacking)}" if lacking else None
 
 
