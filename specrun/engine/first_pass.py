@@ -47,7 +47,7 @@ _TEXT = "The quick brown fox jumps over the lazy dog. "
 
 
 @dataclass(frozen=True)
-class Known:
+class FirstPassResult:
     """What the first passes have shown."""
 
     without: str  # what crashed; empty for nothing
@@ -67,7 +67,7 @@ def checked(plan: LoadPlan, show: Callable[[str], None]) -> tuple[LoadPlan, list
     if options.profile or not placement.vram_bytes:
         return plan, []
     of = _identity(plan)
-    recalled = kept_facts.recall("first-passes", of, _known)
+    recalled = kept_facts.recall("first-passes", of, _result)
     known = recalled or _tried(plan, show)
     if known is None:
         return plan, []
@@ -103,12 +103,12 @@ def _identity(plan: LoadPlan) -> dict[str, Any]:
     }
 
 
-def _known(value: Any) -> Known | None:
-    known = Known(**value)
+def _result(value: Any) -> FirstPassResult | None:
+    known = FirstPassResult(**value)
     return known if known.without in dict(_WAYS) else None
 
 
-def _tried(plan: LoadPlan, show: Callable[[str], None]) -> Known | None:
+def _tried(plan: LoadPlan, show: Callable[[str], None]) -> FirstPassResult | None:
     """What crashes, and for how much there is memory; None if the pair cannot be loaded, which loading it explains."""
     why, options = "", plan.options
     for name, change in _WAYS:
@@ -116,7 +116,7 @@ def _tried(plan: LoadPlan, show: Callable[[str], None]) -> Known | None:
             continue
         show("trying this model for the first time on this GPU" + (f", without {name}" if name else ""))
         try:
-            return Known(name, why, *_stepped_down(_without(options, change), plan.here, show))
+            return FirstPassResult(name, why, *_stepped_down(_without(options, change), plan.here, show))
         except CrashError as error:
             why = why or str(error)
         except OutOfMemoryError:
