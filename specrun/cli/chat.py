@@ -12,8 +12,7 @@ import typer
 
 from specrun.errors import PromptError, UsageError
 from specrun.locations import names_file, typed
-from specrun.options import completion
-from specrun.options.expand import expanded, flag
+from specrun.options.expand import complete_targets, expanded, flag
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import ChatSamplingOptions, PromptCache, System, Think
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
@@ -44,7 +43,7 @@ def chat(
             metavar="MODEL",
             help="A name, file or address, as --target has it.",
             show_default=False,
-            autocompletion=completion.targets,
+            autocompletion=complete_targets,
         ),
     ] = None,
     first: Annotated[

@@ -12,8 +12,7 @@ import typer
 from specrun.display_text import size_text
 from specrun.errors import INTERRUPTED_EXIT_CODE, ModelFileError, UsageError, disk_errors
 from specrun.interrupts import InterruptFlag
-from specrun.options import completion
-from specrun.options.expand import expanded, flag, option
+from specrun.options.expand import complete_here, expanded, flag, option
 from specrun.views import output
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class DraftOptions:
 def make_draft(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="TARGET", help=_TARGET_HELP, show_default=False, autocompletion=completion.here),
+        typer.Argument(metavar="TARGET", help=_TARGET_HELP, show_default=False, autocompletion=complete_here),
     ] = None,
     *,
     how: DraftOptions,
@@ -169,7 +168,7 @@ def _cells(quality: Quality | None) -> list[str]:
 
 
 def trim(
-    draft: Annotated[str, typer.Argument(metavar="DRAFT", help=_DRAFT_HELP, autocompletion=completion.here)],
+    draft: Annotated[str, typer.Argument(metavar="DRAFT", help=_DRAFT_HELP, autocompletion=complete_here)],
     vocab: Annotated[int, typer.Option("--vocab", metavar="N", help="Tokens to keep.")],
     file: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File of the trimmed draft.")],
 ) -> None:

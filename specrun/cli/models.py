@@ -13,7 +13,7 @@ from specrun.cli.command import Command, Group
 from specrun.cli.make_draft import forget_draft, forget_head, make_draft, trim
 from specrun.display_text import one_line, size_text
 from specrun.errors import MissingModelError, SpecrunError, UsageError, disk_errors
-from specrun.options import completion
+from specrun.options.expand import complete_fetchable, complete_here, complete_targets
 from specrun.views import output
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ app = typer.Typer(name="models", cls=Group, invoke_without_command=True)
 command = partial(app.command, cls=Command)
 
 _names = partial(typer.Argument, metavar="NAME...", help="Aliases, ALIAS:QUANT, org/repo:QUANT or org/repo/file.gguf.")
-FetchedNames = Annotated[list[str], _names(autocompletion=completion.fetchable)]
-LocalNames = Annotated[list[str], _names(autocompletion=completion.here)]
+FetchedNames = Annotated[list[str], _names(autocompletion=complete_fetchable)]
+LocalNames = Annotated[list[str], _names(autocompletion=complete_here)]
 _NAME_HELP = "Alias, ALIAS:QUANT, org/repo:QUANT, or a path."
-Name = Annotated[str, typer.Argument(metavar="NAME", help=_NAME_HELP, autocompletion=completion.here)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help=_NAME_HELP, autocompletion=complete_here)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -171,7 +171,7 @@ def list_pairs(
             metavar="TARGET",
             help="By default all models on this machine.",
             show_default=False,
-            autocompletion=completion.targets,
+            autocompletion=complete_targets,
         ),
     ] = None,
     json: Json = False,
@@ -214,7 +214,7 @@ def check(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAME...", help="Aliases. By default all.", show_default=False, autocompletion=completion.fetchable
+            metavar="NAME...", help="Aliases. By default all.", show_default=False, autocompletion=complete_fetchable
         ),
     ] = None,
     json: Json = False,

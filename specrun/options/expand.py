@@ -1,17 +1,20 @@
-"""Options declared as the fields of a dataclass, for the commands that have them and for the Python API; and what
-people type who come from other tools: llama.cpp's names (`--n-predict`), Ollama's (`run`, `/bye`) or Python
-libraries'.
+"""Options declared as the fields of a dataclass, for the commands that have them and for the Python API; what people
+type who come from other tools: llama.cpp's names (`--n-predict`), Ollama's (`run`, `/bye`) or Python libraries'; and
+what a shell offers where a model or a method is typed. Where none of them fits, the shell offers files by itself.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
+
+from specrun.errors import SpecrunError
 
 # The name of an option here -> what else it is called.
 OPTIONS: dict[str, tuple[str, ...]] = {
@@ -170,3 +173,46 @@ def _annotated(entry: Field[Any], hint: Any) -> Any:
     if not any(name.startswith("--") for name in names):
         names = (f"--{entry.name.strip('_').replace('_', '-')}", *names)
     return Annotated[hint, spelled(*names, **further)]
+
+
+def complete_targets(incomplete: str) -> list[tuple[str, str]]:
+    """Names of models that begin so, each with a word about it: those on this machine, then those of the catalog."""
+    from specrun.catalog import embedded
+
+    local = dict.fromkeys(complete_here(incomplete), "on this machine")
+    others = dict.fromkeys(complete_fetchable(incomplete), "to download")
+    demo = {embedded.NAME: "the demo pair"} if embedded.NAME.startswith(incomplete) else {}
+    return list((local | others | demo | local).items())
+
+
+def complete_drafts(incomplete: str) -> list[tuple[str, str]]:
+    """The same for drafts, which may also be none."""
+    return [*complete_targets(incomplete), *([("none", "no draft")] if "none".startswith(incomplete) else [])]
+
+
+def complete_fetchable(incomplete: str) -> list[str]:
+    """Names of the catalog that begin so."""
+    from specrun.catalog.entries import catalog
+
+    return _beginning(incomplete, catalog)
+
+
+def complete_here(incomplete: str) -> list[str]:
+    """Names of models on this machine that begin so."""
+    from specrun.catalog.here import local_models
+
+    return _beginning(incomplete, lambda: [model.name for model in local_models()])
+
+
+def complete_methods(incomplete: str) -> list[tuple[str, str]]:
+    """Names of methods that begin so, each with the kind of what it drafts."""
+    from specrun.speculation.registry import METHODS
+
+    return [(name, method.kind) for name, method in METHODS.items() if name.startswith(incomplete)]
+
+
+def _beginning(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
+    """The names that begin so; none if they cannot be read: nobody could read a message while a shell completes."""
+    with suppress(SpecrunError, OSError):
+        return [name for name in names() if name.startswith(incomplete)]
+    return []

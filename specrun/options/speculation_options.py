@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from specrun.errors import UsageError
 from specrun.locations import pasted
-from specrun.options import completion
-from specrun.options.expand import flag, option, spelled
+from specrun.options.expand import complete_drafts, complete_methods, complete_targets, flag, option, spelled
 
 if TYPE_CHECKING:
     from specrun.speculation.method import Plan
@@ -20,7 +19,7 @@ _PANEL = "Models"
 # fmt: off
 Target = Annotated[str | None, spelled(
     "--target", "-m", envvar="SPECRUN_TARGET", metavar="MODEL", rich_help_panel=_PANEL, show_default=False,
-    autocompletion=completion.targets,
+    autocompletion=complete_targets,
     help="The large model whose text you want. A name listed by `specrun models list`, org/repo:QUANT, a GGUF file, "
     "or embedded for the demo pair, which is the default of all commands but chat and serve."
 )]
@@ -41,7 +40,7 @@ class ModelOptions:
         None, "MODEL", "The small model that drafts, or none. Best of the same family, a head that was trained for the "
         "target, or mtp for the target's own MTP layers; without --target: draft or eagle3. By default the fastest "
         "that `specrun tune` measured, else the draft that the catalog recommends.", "-md",
-        envvar="SPECRUN_DRAFT", rich_help_panel=_PANEL, autocompletion=completion.drafts
+        envvar="SPECRUN_DRAFT", rich_help_panel=_PANEL, autocompletion=complete_drafts
     )
     chat_template: str | None = option(
         None, "NAME|FILE", "A chat template for the target: a Jinja file, or the name of a template of llama.cpp's, "
@@ -89,7 +88,7 @@ class SpeculationOptions:
         "or a tree. The text is always the same.", usual=True
     )
     method: str | None = _option(
-        None, "NAME", "Draft and accept by a method that `specrun methods` lists.", autocompletion=completion.methods
+        None, "NAME", "Draft and accept by a method that `specrun methods` lists.", autocompletion=complete_methods
     )
     datastore: Datastore = None
     history: bool = _flag("Also draft from earlier sessions with --history, and save this one on this machine.")
