@@ -14,12 +14,12 @@ from machines.tables import Machine
 from specrun import clock
 from specrun.engine import placing
 from specrun.llama.batch import Batch
-from specrun.llama.context import Logits
-from specrun.llama.lane_cells import CellLedger, LaneCells
+from specrun.llama.lane_cells import CellLedger
+from specrun.llama.rollback import TextCache
 
 TARGET_NAME, DRAFT_NAME = "specrun demo target", "simulated draft"  # `general.name` in the files
 STEP_MS = 0.3  # of specrun's own work in a pass
-_DECODE_LANES = CellLedger.decode
+_WRITING = CellLedger.writing
 
 
 class SimulatedClock:
@@ -55,12 +55,14 @@ class SimulatedClock:
             self.passes.append((int(batch.n_tokens), ctx, is_draft))
         return code
 
-    def decode_lanes(self, ledger: CellLedger, batch: Batch, shares: Sequence[tuple[LaneCells, int]]) -> Logits:
-        """A pass over several texts, each of which has tokens of its own in the cache."""
+    @contextmanager
+    def writing(self, ledger: CellLedger, batch: Batch, shares: Sequence[tuple[TextCache, int]]) -> Iterator[None]:
+        """Around a pass over several texts, each of which has tokens of its own in the cache."""
         firsts = np.cumsum([0, *(n for _, n in shares)])[:-1]
         self._ctx = int(batch.positions[firsts].sum())
         try:
-            return _DECODE_LANES(ledger, batch, shares)
+            with _WRITING(ledger, batch, shares):
+                yield
         finally:
             self._ctx = None
 
@@ -79,7 +81,7 @@ def simulated(machine: Machine, noise: float = 0.0, drift: float = 0.0) -> Itera
     with (
         patch.object(clock, "now", simulation.now),
         patch.object(llama_cpp, "llama_decode", simulation.decode),
-        patch.object(CellLedger, "decode", lambda *given: simulation.decode_lanes(*given)),
+        patch.object(CellLedger, "writing", lambda *given: simulation.writing(*given)),
         patch.object(placing, "first_guesses", lambda *_: machine.guesses),
     ):
         yield simulation
