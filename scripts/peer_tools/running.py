@@ -102,7 +102,7 @@ def _server(program: Path, options: list[str], environment: dict[str, str], slot
         try:
             while True:
                 if process.poll() is not None:
-                    raise ToolError(f"did not start: {_last_words(log)}")
+                    raise ToolError(f"did not start, exit code {process.returncode}: {_last_words(log)}")
                 with contextlib.suppress(OSError):
                     request(port, "/health")
                     break
