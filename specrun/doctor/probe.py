@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specrun.doctor import FACT, Finding, known_build
+from specrun.doctor import FACT, Finding, known_build, rebuild
 from specrun.errors import LlamaError
 from specrun.hardware.machine import Device
 from specrun.processes import child_process
@@ -92,10 +92,12 @@ def _build() -> dict[str, Any]:
 
 def _facts() -> dict[str, Any]:
     from specrun.llama import library
-    from specrun.llama.facts.relied_on import FACTS, LAYERS_IN_TURN, why_not
+    from specrun.llama.facts import reordered
+    from specrun.llama.facts.relied_on import FACTS, LAYERS_IN_TURN, REORDERED, why_not
     from specrun.llama.streaming import address_space
 
     findings, fix = [], known_build(library.backends())
+    without_tiles = rebuild(library.backends(), reordered.WITHOUT_TILES)
     for fact in FACTS:
         check = f"{FACT}{fact.name}"
         try:
@@ -105,7 +107,8 @@ def _facts() -> dict[str, Any]:
             findings.append(Finding("streaming", "ok", fact.notice(str(reason))))
             continue
         why = why_not(fact)
-        broken = Finding(check, "warn", fact.notice(why), fix) if why else None
+        is_tiles = REORDERED in (fact, fact.needs)
+        broken = Finding(check, "warn", fact.notice(why), without_tiles if is_tiles else fix) if why else None
         findings.append(broken or Finding(check, "ok", fact.relied_on))
     return {"findings": list(map(asdict, findings))}
 

@@ -10,7 +10,7 @@ from specrun.engine.placing import LoadPlan, plan_load
 from specrun.hardware.placement import Placement
 from specrun.hardware.residency import room_for_weights
 from specrun.llama import tiled_kernels
-from specrun.llama.facts.relied_on import EXACT_TYPES, why_not
+from specrun.llama.facts.relied_on import EXACT_TYPES, REORDERED, why_not
 from specrun.llama_settings import LlamaSettings
 
 # Weight types whose CPU kernels give a token the same bits in passes of every size, as long as they are not re-ordered
@@ -92,9 +92,10 @@ def mapped_if_short(plan: LoadPlan, decided: LlamaSettings) -> LoadPlan:
 def of_draft(draft: GgufFile, decided: LlamaSettings) -> LlamaSettings:
     """The settings of a draft model: the CPU computes it with re-ordered weights, as nobody needs a draft's bits.
 
-    Weights of the types that are exact stay as they are in the file, because they gain nothing by it.
+    Weights of the types that are exact stay as they are in the file, because they gain nothing by it, and so do all
+    where this llama.cpp cannot compute with others.
     """
-    gains = not decided.gpu_layers and not _has_exact_types(draft)
+    gains = not decided.gpu_layers and not _has_exact_types(draft) and not why_not(REORDERED)
     return decided.over(LlamaSettings(repack=True)) if gains else decided
 
 

@@ -27,6 +27,7 @@ from specrun.errors import LlamaError
 from specrun.llama import LlamaModel, tiled_kernels
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
+from specrun.llama.facts.relied_on import REORDERED, why_not
 from specrun.llama.facts.tiny_model import write_dense
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.planning.pass_sizes import tokens_of
@@ -126,7 +127,7 @@ def file_order_from(file: GgufFile, threads: int | None) -> int | None:
     threads: of a pass; None for the default.
     """
     kind = next(iter(file.types))  # the type with the most bytes
-    if not tiled_kernels.compute([kind]) or tiled_kernels.in_use() == "never":
+    if not tiled_kernels.compute([kind]) or tiled_kernels.in_use() == "never" or why_not(REORDERED):
         return None
     subject = {"type": kind, "threads": threads}
     least = trial.once("orders", subject, lambda: orders_ms(kind, threads), smallest)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from specrun.errors import SpecrunError
 from specrun.llama import offload_threshold
-from specrun.llama.facts import bits, cells, names, refusal
+from specrun.llama.facts import bits, cells, names, refusal, reordered
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 
 _found: dict[Fact, str | None] = {}  # of this process: why each fact that was asked for does not hold
@@ -21,7 +21,7 @@ class Fact:
     check: returns why the fact does not hold, as a clause, or None if it holds. It gets settings of a context that
         decide no more than what the first context of a process decides for all of them, and may raise SpecrunError or
         OSError if it cannot be run.
-    version: of the check; raise it when it changes.
+    version: of the check; raise it when it changes. needs: a fact without which the check is not run, and fails.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Fact:
     without: str
     check: Callable[[LlamaSettings], str | None]
     version: int = 1
+    needs: Fact | None = None
 
     def notice(self, why: str) -> str:
         """The line for a user whose feature is off. why: as `why_not` returns it."""
@@ -41,11 +42,18 @@ CELLS = Fact(
     "texts are written one at a time",
     cells.check,
 )
+REORDERED = Fact(
+    "re-ordered weights",
+    "weights can be computed in an order that suits this CPU",
+    "weights stay in the order of the file",
+    reordered.check,
+)
 BOTH_ORDERS = Fact(
     "weights in both orders",
     "a tensor can be pointed to the weights in the file or to the re-ordered ones between two passes",
     "prompts are read more slowly than they could be",
     bits.check_orders,
+    needs=REORDERED,
 )
 EXACT_TYPES = Fact(
     "bit-exact weights",
@@ -98,8 +106,8 @@ EMBEDDINGS = Fact(
 )
 
 FACTS = (
-    CELLS, BOTH_ORDERS, EXACT_TYPES, BOUNDARIES, TILED, THRESHOLD, HIDDEN_STATES, ARCHITECTURES, LAYERS_IN_TURN,
-    EMBEDDINGS,
+    CELLS, REORDERED, BOTH_ORDERS, EXACT_TYPES, BOUNDARIES, TILED, THRESHOLD, HIDDEN_STATES, ARCHITECTURES,
+    LAYERS_IN_TURN, EMBEDDINGS,
 )  # fmt: skip
 
 
@@ -109,6 +117,8 @@ def why_not(fact: Fact, settings: LlamaSettings = UNDECIDED) -> str | None:
     The first time that a build is asked, the check runs. Its result is kept, except where it could not be run.
     settings: of the model that the feature is for.
     """
+    if fact not in _found and fact.needs and (why := why_not(fact.needs, settings)):
+        _found[fact] = why
     if fact not in _found:
         try:
             why = refusal(fact.name, fact.version, lambda: fact.check(LlamaSettings(tiled=settings.tiled)))
@@ -124,12 +134,13 @@ def supported(settings: LlamaSettings) -> tuple[LlamaSettings, list[str]]:
     Settles the threshold of offloading for this process, as no check may load a model before. Raises UsageError if the
     process has another threshold.
     """
-    needed = {"tiled": TILED, "offload_min_batch": THRESHOLD, "file_order_from": BOTH_ORDERS}
+    needed = {"repack": REORDERED, "tiled": TILED, "offload_min_batch": THRESHOLD, "file_order_from": BOTH_ORDERS}
     notices = []
     for name, fact in needed.items():
         if fact is BOTH_ORDERS:
             offload_threshold.settle(settings.offload_min_batch)
-        if getattr(settings, name) is not None and (why := why_not(fact, settings)):
-            settings = replace(settings, **{name: None})
+        if getattr(settings, name) and (why := why_not(fact, settings)):
+            without = {name: None} if fact is not REORDERED else {"repack": None, "file_order_from": None}
+            settings = replace(settings, **without)
             notices.append(fact.notice(why))
     return settings, notices

@@ -11,13 +11,13 @@ import pytest
 
 from specrun.catalog import embedded, entries
 from specrun.catalog.gguf_file import GgufFile
-from specrun.doctor import probe
+from specrun.doctor import Finding, probe
 from specrun.engine import default_settings, draft_loading
 from specrun.engine.model import Model
 from specrun.engine.run_options import Here, RunOptions
 from specrun.errors import LlamaError
 from specrun.llama import library, offload_threshold, tiled_kernels
-from specrun.llama.facts import bits, relied_on, tiny_model
+from specrun.llama.facts import bits, relied_on, reordered, tiny_model
 from specrun.llama.facts.relied_on import Fact, why_not
 from specrun.llama.heads import bindings
 from specrun.llama.lane_cells import CellLedger
@@ -46,7 +46,7 @@ def notices(made: RunOptions) -> list[str]:
 
 @pytest.mark.parametrize("one", relied_on.FACTS, ids=lambda one: one.name)
 def test_it_holds_for_this_llama_cpp(one: Fact) -> None:
-    assert one.check(LlamaSettings()) is None
+    assert why_not(one) is None
 
 
 # --- each fact, broken ------------------------------------------------------------------------------------------------
@@ -73,6 +73,28 @@ def test_other_bits_of_weights_in_the_file_leave_one_order(monkeypatch: pytest.M
     ]
     made = options(settings=LlamaSettings(repack=True, file_order_from=8))
     assert said[0] in notices(made)
+
+
+def test_kernels_that_end_the_process_leave_weights_in_the_order_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reordered, "read_flags", lambda: {"amx_tile"})
+    monkeypatch.setattr(reordered, "__name__", "tests.llama.facts.crashing")
+    settings, said = relied_on.supported(LlamaSettings(repack=True, file_order_from=8))
+    assert settings == LlamaSettings()
+    assert said == [
+        "weights stay in the order of the file, because llama.cpp's kernels for AMX end the process, as compilers "
+        "before GCC 12.4, 13.3 and 14 make them"
+    ]
+    draft = tiny_model.write_dense(tmp_path / "draft.gguf", (4, 2, 64), 256, 256, 64, 2, ["Q4_K", "Q4_K"])
+    assert default_settings.of_draft(GgufFile.read(draft), LlamaSettings()).repack is None
+    found = {finding.check: finding for finding in (Finding(**one) for one in probe._facts()["findings"])}
+    assert "-mno-amx-tile" in found["fact: re-ordered weights"].fix == found["fact: weights in both orders"].fix
+
+
+def test_kernels_for_amx_are_tried_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reordered, "read_flags", lambda: {"amx_tile"})
+    assert why_not(relied_on.REORDERED) is None
 
 
 def test_sizes_that_change_bits_are_not_exact_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
