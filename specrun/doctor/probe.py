@@ -97,7 +97,7 @@ def _facts() -> dict[str, Any]:
     from specrun.llama.streaming import address_space
 
     findings, fix = [], known_build(library.backends())
-    without_tiles = rebuild(library.backends(), reordered.WITHOUT_TILES)
+    without_amx = rebuild(library.backends(), *reordered.WITHOUT_AMX)
     for fact in FACTS:
         check = f"{FACT}{fact.name}"
         try:
@@ -107,8 +107,8 @@ def _facts() -> dict[str, Any]:
             findings.append(Finding("streaming", "ok", fact.notice(str(reason))))
             continue
         why = why_not(fact)
-        is_tiles = REORDERED in (fact, fact.needs)
-        broken = Finding(check, "warn", fact.notice(why), without_tiles if is_tiles else fix) if why else None
+        is_amx = REORDERED in (fact, fact.needs)
+        broken = Finding(check, "warn", fact.notice(why), without_amx if is_amx else fix) if why else None
         findings.append(broken or Finding(check, "ok", fact.relied_on))
     return {"findings": list(map(asdict, findings))}
 

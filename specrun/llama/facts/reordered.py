@@ -18,12 +18,13 @@ from specrun.llama.facts import tiny_model
 from specrun.llama_settings import LlamaSettings
 from specrun.processes import child_process
 
-WITHOUT_TILES = "-DCMAKE_CXX_FLAGS=-mno-amx-tile"  # for CMake: re-ordered weights are computed without AMX
+# For CMake: re-ordered weights are computed without AMX.
+WITHOUT_AMX = ("-DCMAKE_C_FLAGS=-mno-amx-int8", "-DCMAKE_CXX_FLAGS=-mno-amx-int8")
 
 
 def check(_settings: LlamaSettings) -> str | None:
     """Let a process of its own make a pass over re-ordered weights, where the processor has AMX."""
-    if "amx_tile" not in read_flags():
+    if "amx_int8" not in read_flags():
         return None
     debug = logging.getLogger("specrun.llama").isEnabledFor(logging.DEBUG)
     try:

@@ -78,7 +78,7 @@ def test_other_bits_of_weights_in_the_file_leave_one_order(monkeypatch: pytest.M
 def test_kernels_that_end_the_process_leave_weights_in_the_order_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reordered, "read_flags", lambda: {"amx_tile"})
+    monkeypatch.setattr(reordered, "read_flags", lambda: {"amx_int8"})
     monkeypatch.setattr(reordered, "__name__", "tests.llama.facts.crashing")
     settings, said = relied_on.supported(LlamaSettings(repack=True, file_order_from=8))
     assert settings == LlamaSettings()
@@ -89,11 +89,11 @@ def test_kernels_that_end_the_process_leave_weights_in_the_order_of_the_file(
     draft = tiny_model.write_dense(tmp_path / "draft.gguf", (4, 2, 64), 256, 256, 64, 2, ["Q4_K", "Q4_K"])
     assert default_settings.of_draft(GgufFile.read(draft), LlamaSettings()).repack is None
     found = {finding.check: finding for finding in (Finding(**one) for one in probe._facts()["findings"])}
-    assert "-mno-amx-tile" in found["fact: re-ordered weights"].fix == found["fact: weights in both orders"].fix
+    assert "-mno-amx-int8" in found["fact: re-ordered weights"].fix == found["fact: weights in both orders"].fix
 
 
 def test_kernels_for_amx_are_tried_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reordered, "read_flags", lambda: {"amx_tile"})
+    monkeypatch.setattr(reordered, "read_flags", lambda: {"amx_int8"})
     assert why_not(relied_on.REORDERED) is None
 
 
