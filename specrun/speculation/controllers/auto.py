@@ -228,11 +228,12 @@ class Auto:
         proven = rate if self._held.is_known else min(rate, observed)
         is_slow = passes >= _LEAST_PASSES and rate + error < _LOSES
         loses = (self._purse.balance < 0 and proven < 1) or is_slow
-        if loses and not self._stakes.is_free(self._held):
+        is_free = self._stakes.is_free(self._held)
+        if loses and not is_free:
             self._abandon()
         elif passes >= _LEAST_PASSES:
             others = [arm for arm in self._arms[1:] if arm is not self._held and self._may_win(arm)]
-            best = max([self._off, *others], key=lambda arm: arm.estimate(plain)[0])
+            best = max([self._held if is_free else self._off, *others], key=lambda arm: arm.estimate(plain)[0])
             if best.estimate(plain)[0] > rate + error:
                 self._change(best)
 

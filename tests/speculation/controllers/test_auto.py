@@ -146,6 +146,16 @@ def test_where_passes_are_cheap_and_the_draft_is_good_too() -> None:
     assert run(unknown(), of, Q4_K_M, 256).rate > 0.9 * best
 
 
+def test_draft_sources_that_cost_nothing_are_not_left_for_plain_decoding_after_bad_luck() -> None:
+    machine = Machine({n: 2 * ms for n, ms in Q4_K_M.target.items()})
+    plans = Auto(untried([DRAFTLESS.plan(64)]), Guide(RunCosts.of(machine.costs)))
+    for n_nodes in (6, 6, *[1] * 12):  # two guesses are wrong, and then there are none
+        tree, seconds = TokenTree.chain(range(n_nodes)), machine.ms(n_nodes) / 1e3
+        plans.record(PassRecord(Draft(tree), Accepted([0], [99]), seconds, seconds, 0.0, n_nodes, 100))
+    assert plans.rates[0] < plans.rates[1]
+    assert plans.held.method is DRAFTLESS
+
+
 @pytest.mark.slow
 def test_bad_luck_does_not_end_a_plan_that_wins() -> None:
     tree = ADAPTIVE.plan(32, 31, 16)
