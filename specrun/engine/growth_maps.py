@@ -44,7 +44,7 @@ def by_profile(plan: Plan, profile: Profile, temperature: float, is_open: bool) 
         return plan
     vector = profile.acceptance_at(temperature).positional
     if is_open:
-        costs = profile.padded_costs
+        costs = profile.costs
         shape = sequoia.choose(vector, costs, _CTX, costs.target.largest, MAX_DEPTH)
         if shape.n_nodes > 1:
             return plan.shaped(shape)

@@ -73,7 +73,7 @@ def _expected(plans: Sequence[Plan], begin_with: Profile | None, temperature: fl
 def _costs(
     known: Profile | None, padding: PassSizes, prompt_pass: int, guesses: FirstGuesses, draft_table: CostTable | None
 ) -> RunCosts:
-    measured = known.padded_costs if known else None
+    measured = known.costs if known else None
     times = measured.target.times if measured else ()
     target = PassTimes(times, padding, prompt_pass, guesses.experts, guesses.copies_from)
     return RunCosts(target, DraftTimes(measured.draft if measured else draft_table))

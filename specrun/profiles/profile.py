@@ -100,12 +100,8 @@ class Profile:
     @property
     def padding_cost(self) -> float:
         """What padding to `exact_sizes` adds to a plain pass, as a share of its time."""
-        ctx = self.costs.target.times[0].ctx
-        return self.costs.target.padded(self.exact_sizes).ms(1, ctx) / self.costs.target.ms(1, ctx) - 1
-
-    @property
-    def padded_costs(self) -> CostModel:
-        return self.costs.padded(self.padding)
+        target = self.costs.target
+        return target.ms(self.exact_sizes.padded(1), target.times[0].ctx) / target.ms(1, target.times[0].ctx) - 1
 
     def guide(self, temperature: float) -> Guide:
         """Cost tables, calibration and expected rate for a text of this temperature."""
@@ -113,7 +109,7 @@ class Profile:
         rate = max(tuned.predicted_tokens_per_second, tuned.plain_tokens_per_second) / 1e3
         # A calibration of its own, because it shifts with the texts that are written.
         calibration = self.acceptance_at(temperature).calibration.fresh() if self.acceptance else None
-        return Guide(RunCosts.of(self.padded_costs), calibration, rate)
+        return Guide(RunCosts.of(self.costs, self.padding), calibration, rate)
 
     def without_draft(self) -> Profile:
         """The part of the profile that holds for the target without a draft: its settings and its pass times.

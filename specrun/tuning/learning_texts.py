@@ -63,12 +63,13 @@ def learn(
     plan: the adaptive one, with the bounds that trees may have. n_tokens: of each text, at most; it ends earlier, after
     a few passes, where the run's deadline needs that.
     """
-    plain_ms = costs.target.ms(1, len(prompts[0][1]))
+    padding = model.engine.target.padding
+    plain_ms = costs.target.ms(padding.padded(1), len(prompts[0][1]))
     plain = 1e3 / plain_ms
     off = ExpectedPlan(OFF.plan(), plain, _LEAST_ERROR * plain)
     if model.engine.draft is None:
         return Learned(TunedPlan(temperature, OFF.plan(), plain, 1.0, plain, [off]))
-    guide = Guide(RunCosts.of(costs), Calibration())
+    guide = Guide(RunCosts.of(costs, padding), Calibration())
     guide.expect(max(guide.chain_rate(_USUAL_CHANCE, len(prompts[0][1])), 1.0) / plain_ms)
     meter = PositionalMeter(model.engine, SamplingParameters(temperature=temperature))
     n_passes, n_timed, ratios, tokens = 0, 0, list[float](), list[int]()

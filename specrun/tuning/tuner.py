@@ -63,7 +63,7 @@ EFFORTS: dict[EffortName, Effort] = {
 class Tuned:
     """What the stages measured and chose."""
 
-    costs: CostModel  # without padding
+    costs: CostModel
     exact_sizes: PassSizes  # passes of these sizes give a token the same bits
     pads: bool  # whether every pass was padded to these sizes when texts were written
     acceptance: list[Acceptance]  # one for each temperature; empty without a draft
@@ -107,11 +107,11 @@ class Tuner:
         if pads:
             self._target.padding = sizes
         draft_table = once("draft", self._draft_table) if self._model.engine.draft else None
-        costs = CostModel(target_table.padded(self._target.padding), draft_table)
+        costs = CostModel(target_table, draft_table)
         learned = once("learned", lambda: self._learned(costs, prompts))
         acceptance = [one.acceptance for one in learned if one.acceptance]
         plans = [one.plan for one in learned]
-        return Tuned(replace(costs, target=target_table), sizes, pads, acceptance, plans)
+        return Tuned(costs, sizes, pads, acceptance, plans)
 
     def _target_table(self) -> CostTable:
         """Sizes climb by factors as long as the next one may pay, so slow targets need as few passes as fast ones."""
@@ -156,7 +156,7 @@ class Tuner:
 
     def _learned(self, costs: CostModel, prompts: Sequence[Prompt] | None) -> list[Learned]:
         """What the texts of each temperature teach."""
-        budget = costs.target.padding.largest(min(costs.target.largest, self._target.room()))
+        budget = self._target.padding.largest(min(costs.target.largest, self._target.room()))
         plan = MERGED.plan(max(budget, 2), max(budget - 1, 1))
         found = []
         for i, temperature in enumerate(self._temperatures):

@@ -133,10 +133,10 @@ def test_of_a_pair_the_target_alone_is_known_as_well(pads: bool, plan: tuple[int
     profile = made(exact_sizes=PassSizes(1, 1, 8), pads=pads).without_draft()
     assert profile.settings == made().settings
     chooser = autos(profile)[0.8]
-    assert (chooser.plan().method.name, chooser.plan().budget, chooser.plan().depth) == ("draftless", *plan)
+    assert (chooser.held.method.name, chooser.held.budget, chooser.held.depth) == ("draftless", *plan)
     assert chooser.guide.rate == pytest.approx(10.0 / 1e3, rel=0.06), "hardly more than plain decoding is promised"
     assert profile.costs.draft is None
-    assert profile.candidates() == (chooser.plan(), OFF.plan())
+    assert profile.candidates() == (chooser.held, OFF.plan())
 
 
 def test_where_no_tree_is_exact_the_target_alone_decodes_plainly() -> None:

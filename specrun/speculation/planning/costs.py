@@ -8,12 +8,10 @@ planner chooses among measured sizes only.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 
 Milliseconds = NDArray[np.float64]
 
@@ -46,28 +44,23 @@ class CostTable:
 
     The context length with the most sizes is the base. At other lengths, the difference from the base is interpolated
     between the sizes measured there, and beyond them grows in proportion to n. Between context lengths times are
-    interpolated, and beyond the longest extrapolated, linearly. Where passes are padded, the time for n tokens is that
-    of the padded pass.
+    interpolated, and beyond the longest extrapolated, linearly.
 
     times: all measured points, by context length and size.
-    sizes: the sizes measured at the base that passes may have, ascending.
-    pass_sizes: intp[largest + 1]: the tokens of the pass over n tokens, padding included.
+    sizes: the sizes measured at the base, ascending.
     """
 
-    def __init__(self, times: Iterable[PassTime], padding: PassSizes = ANY_SIZE) -> None:
-        """padding: the sizes that passes are padded to. Raises ValueError if none of them was measured."""
-        self.padding = padding
+    def __init__(self, times: Iterable[PassTime]) -> None:
+        """Raises ValueError without any times."""
         self.times = tuple(sorted(times, key=lambda t: (t.ctx, t.n)))
         by_ctx: dict[int, dict[int, float]] = {}
         for t in self.times:
             by_ctx.setdefault(t.ctx, {})[t.n] = t.ms
         base = by_ctx[max(by_ctx, key=lambda ctx: (len(by_ctx[ctx]), -ctx))] if by_ctx else {}
-        measured = sorted(base)
-        self.sizes: tuple[int, ...] = tuple(n for n in measured if n in padding)
+        self.sizes: tuple[int, ...] = tuple(sorted(base))
         if not self.sizes:
             raise ValueError("a cost table needs at least one measured pass")
-        self.pass_sizes = np.array([padding.padded(n) for n in range(self.sizes[-1] + 1)], np.intp)
-        base_row = np.interp(self.pass_sizes, measured, [base[n] for n in measured])
+        base_row = np.interp(np.arange(self.largest + 1), self.sizes, [base[n] for n in self.sizes])
         self._contexts = tuple(sorted(by_ctx))
         self._rows = np.stack([self._at(by_ctx[ctx], base, base_row) for ctx in self._contexts])
         self._cached: dict[int, Milliseconds] = {}
@@ -76,14 +69,11 @@ class CostTable:
         sizes = sorted(n for n in points if n in base)
         if not sizes:
             return base_row
-        more = np.interp(self.pass_sizes, sizes, [points[n] - base[n] for n in sizes])
+        n_tokens = np.arange(len(base_row))
+        more = np.interp(n_tokens, sizes, [points[n] - base[n] for n in sizes])
         # Every token of a pass attends to the whole context, so the difference grows in proportion to n.
-        beyond = np.maximum(self.pass_sizes / sizes[-1], 1.0) if more[-1] > 0 else 1.0
+        beyond = np.maximum(n_tokens / sizes[-1], 1.0) if more[-1] > 0 else 1.0
         return np.asarray(base_row + more * beyond)
-
-    def padded(self, padding: PassSizes) -> CostTable:
-        """The same times where passes are padded to these sizes."""
-        return CostTable(self.times, padding)
 
     @property
     def largest(self) -> int:
@@ -121,10 +111,6 @@ class CostModel:
 
     target: CostTable
     draft: CostTable | None = None  # None without a draft model
-
-    def padded(self, padding: PassSizes) -> CostModel:
-        """The same costs where the target's passes are padded to these sizes."""
-        return replace(self, target=self.target.padded(padding))
 
     def level_ms(self, width: int, ctx: int) -> float:
         """Milliseconds of a draft pass over `width` nodes; 0 without a draft model."""

@@ -14,6 +14,7 @@ from specrun.speculation.drafter import Draft
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, Milliseconds, marginal_ms
 from specrun.speculation.planning.draft_times import DraftTimes
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.planning.pass_times import PassTimes
 from specrun.speculation.tree import TokenTree
 
@@ -66,9 +67,9 @@ class RunCosts:
     draft: DraftTimes = field(default_factory=DraftTimes)
 
     @classmethod
-    def of(cls, costs: CostModel) -> RunCosts:
-        """Measured tables, to begin with."""
-        return cls(PassTimes(costs.target.times, costs.target.padding), DraftTimes(costs.draft))
+    def of(cls, costs: CostModel, padding: PassSizes = ANY_SIZE) -> RunCosts:
+        """Measured tables, to begin with, where the target's passes are padded to these sizes."""
+        return cls(PassTimes(costs.target.times, padding), DraftTimes(costs.draft))
 
 
 class Guide:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.speculation.planning.costs import CostTable, PassTime
+from specrun.speculation.planning.costs import PassTime
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes, best_rate, is_free
 from specrun.speculation.planning.pass_times import PassTimes
 
@@ -45,12 +45,10 @@ def test_padding_is_free_where_a_pass_over_the_least_size_takes_no_longer() -> N
 
 def test_times_are_those_of_padded_passes() -> None:
     times = [PassTime(n, 64, ms) for n, ms in ((1, 10.0), (4, 20.0), (8, 30.0), (12, 34.0), (16, 50.0), (17, 90.0))]
-    table = CostTable(times).padded(MULTIPLES_OF_4)
-    assert table.sizes == (8, 12, 16)
-    assert table.row(64).tolist() == [30.0] * 9 + [34.0] * 4 + [50.0] * 4
-    assert CostTable(times).row(64)[1] == 10.0
-    with pytest.raises(ValueError, match="at least one measured pass"):
-        CostTable(times).padded(PassSizes.only(64))
+    padded = PassTimes(times, MULTIPLES_OF_4)
+    assert padded.row(64)[:17].tolist() == [30.0] * 9 + [34.0] * 4 + [50.0] * 4
+    assert all(n % 4 == 0 for n in padded.sizes)
+    assert PassTimes(times).row(64)[1] == 10.0
 
 
 def test_a_padded_pass_corrects_the_times_of_all_that_are_padded_alike() -> None:
