@@ -23,6 +23,7 @@ from typing import Any
 
 from bench_long_prompts import MORE, prompt
 from peer_tools import build, tools
+from peer_tools.errors import ToolError
 from peer_tools.running import Runner, request
 
 import specrun
@@ -128,7 +129,10 @@ def main() -> None:
             tokens, cells = own(asked.target, asked.draft, length + MORE, length)
             print(f"| {len(tokens)} | specrun | {cells} |", flush=True)
             if not asked.no_peer:
-                cells = peer(program, asked.target, asked.draft, length + MORE, tokens)
+                try:
+                    cells = peer(program, asked.target, asked.draft, length + MORE, tokens)
+                except ToolError as error:  # it has no context that is longer than the target was trained with
+                    cells = f"{error} | | |"
                 print(f"| {len(tokens)} | llama-server | {cells} |", flush=True)
 
 

@@ -95,7 +95,7 @@ class PromptStates:
         if best is None or n - n_held < FEWEST:
             why = "none has this beginning" if heads else "none is kept of this model, build and settings"
             if self._n_damaged:
-                why, self._n_damaged = f"{why}; {self._n_damaged} damaged, and deleted", 0
+                why, self._n_damaged = f"{why}; damaged and deleted: {self._n_damaged}", 0
             return Lookup(0, why, self._parting(heads, prompt, n_held))
         target = engine.target
         # Texts share the cells; but what a head keeps of one text has no more room than that.

@@ -249,7 +249,7 @@ def test_what_is_damaged_is_deleted_and_read_again(e: Engine) -> None:
     assert states().take_up(e, prompt).n_tokens == 59
     e.reset()
     path.write_bytes(whole[:-1])
-    assert states().take_up(e, prompt).words.endswith("; 1 damaged, and deleted")
+    assert states().take_up(e, prompt).words.endswith("; damaged and deleted: 1")
     n = len(whole)
     flipped = [
         whole[:i] + bytes([whole[i] ^ 0x10]) + whole[i + 1 :] for i in (0, 20, 200, n // 4, n // 2, n - 3000, n - 1)
