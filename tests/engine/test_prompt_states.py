@@ -240,7 +240,9 @@ def keep(e: Engine, prompt: list[int], store: PromptStates | None = None) -> Pro
     return store
 
 
-def test_what_is_damaged_is_deleted_and_read_again(e: Engine) -> None:
+@pytest.mark.parametrize("room", [0, 1 << 50], ids=["with room", "checked behind llama.cpp"])
+def test_what_is_damaged_is_deleted_and_read_again(e: Engine, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    monkeypatch.setattr(prompt_file, "_ROOM", room)
     (prompt,) = code_prompts(e, 1, 60)
     keep(e, prompt)
     (path,) = prompt_folder.files()
