@@ -30,6 +30,7 @@ from specrun.engine.passes import write_alone
 from specrun.engine.request import Request
 from specrun.engine.run_options import RunOptions
 from specrun.sampling import Sampler, SamplingParameters
+from specrun.speculation import sequoia
 from specrun.speculation.accept import Accepted
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafter import Draft, Drafter, DraftLimits
@@ -38,7 +39,6 @@ from specrun.speculation.drafters.cost_aware import ADAPTIVE, CostAwareDrafter
 from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter, sharpness_at
 from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.growth import ModelCandidates
-from specrun.speculation.papers import sequoia
 from specrun.speculation.papers.growers import LevelDrafter, opt_tree
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime

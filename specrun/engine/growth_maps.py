@@ -15,11 +15,11 @@ from specrun.engine.request import Request
 from specrun.llama.context import rows_along
 from specrun.profiles.profile import Profile
 from specrun.sampling import Distribution, Sampler, SamplingParameters
+from specrun.speculation import sequoia
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.drafters.static import MAX_DEPTH
 from specrun.speculation.method import Plan
-from specrun.speculation.papers import sequoia
 from specrun.speculation.planning.calibration import MAX_RANK
 from specrun.speculation.shape import MAX_LEAVES, TreeShape
 

@@ -144,7 +144,7 @@ def _load(plan: LoadPlan, resources: ExitStack, show: Callable[[str], None]) -> 
         notices.append(notice)
     targets = target_lanes(context)
     in_ram = not (streaming.readers or settings.gpu_layers)
-    targets[0].wait_for(_FEW_WAITING if in_ram else _MANY_WAITING)
+    targets[0].set_max_pending(_FEW_WAITING if in_ram else _MANY_WAITING)
     drafts: list[AnyDraft] = []
     # A pass over weights that are neither in VRAM nor read into RAM may take as long as the disk.
     if settings.gpu_layers and (placement.regime == "in VRAM" or settings.load_mode == "none"):

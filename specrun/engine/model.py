@@ -90,7 +90,7 @@ class Model:
         self.lanes = self._lanes(sources.set)
         self.engine = self.lanes.engines[0]
         if options.profile:
-            pair.target.wait_for(most_waiting(options.profile.costs.target))
+            pair.target.set_max_pending(most_waiting(options.profile.costs.target))
         if options.exact:
             self.notices += self.exactness.notices
             if self.exactness.sizes == PLAIN_ONLY:

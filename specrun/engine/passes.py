@@ -43,7 +43,7 @@ class Passes:
 
     def readers(self, generations: Sequence[Generation], writing: Sequence[Generation] = ()) -> list[Generation]:
         """The texts whose prompts the next pass reads on. Each is the first in turn, so that none waits for a long one;
-        others follow as far as they fit. Sizes that give a token the same bits, where these are bounded, are the bound.
+        others follow as far as they fit in a pass over prompts, and, with exact passes, in the largest exact size.
 
         writing: texts whose next tokens shall fit, too, so that they need no pass of their own.
         """

@@ -85,8 +85,8 @@ class TargetContext(PassBounds):
     def room(self) -> int:
         """Most nodes, root included, of the next tree, given the cells, batch and rows of logits that are left.
 
-        The batch always has room for a root, as fewer tokens are pending than the last tree had nodes, or than are
-        decoded in a pass of their own.
+        The batch always has room for the root: fewer tokens are pending than the last tree had nodes, or, with recurrent
+        states, than are decoded in a pass of their own.
         """
         config, n_pending = self.context.config, self.n_pending
         most_back = self.cells.most_back if self.cells.takes_back else 0
@@ -161,7 +161,7 @@ class TargetContext(PassBounds):
         self.cells.keep_prompt(self.n_cached)
         self.cells.checkpoint(self.n_cached)
 
-    def wait_for(self, most: int) -> None:
+    def set_max_pending(self, most: int) -> None:
         """Let at most `most` committed tokens wait in front of a pass where what was not accepted is decoded again."""
         if self.cells.most_pending is not None:
             self.cells.most_pending = most

@@ -21,9 +21,9 @@ from specrun.errors import ModelFileError, PairError
 from specrun.llama import TargetContext
 from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters
+from specrun.speculation import sequoia
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.method import OFF
-from specrun.speculation.papers import sequoia
 from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import TokenTree

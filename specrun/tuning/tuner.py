@@ -100,7 +100,7 @@ class Tuner:
         """Run all stages. prompts: the user's own, which texts are written behind; None for those of several kinds."""
         once = self._unfinished.once
         target_table = once("target", self._target_table)
-        self._target.wait_for(most_waiting(target_table))
+        self._target.set_max_pending(most_waiting(target_table))
         sizes = once("exact_sizes", lambda: self._exact_sizes(target_table))
         ctx = target_table.times[0].ctx
         pads = self._exact or is_free(sizes, {n: target_table.ms(n, ctx) for n in target_table.sizes})

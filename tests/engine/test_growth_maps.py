@@ -14,8 +14,8 @@ from specrun.llama.context import rows_along
 from specrun.sampling import Distribution, Sampler, SamplingParameters
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.papers.rules import residual
-from specrun.speculation.papers.sequoia import best_shape
 from specrun.speculation.planning.calibration import MAX_RANK
+from specrun.speculation.sequoia import best_shape
 from tests.engines import code_prompts, engine
 
 N_DRAWS = 8

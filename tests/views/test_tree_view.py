@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from specrun.speculation.papers.sequoia import best_shape
+from specrun.speculation.sequoia import best_shape
 from specrun.speculation.shape import TreeShape
 from specrun.views.output import LiteralConsole
 from specrun.views.tree_view import caption, static_tree

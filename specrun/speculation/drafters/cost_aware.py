@@ -27,14 +27,14 @@ from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_o
 from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method, Plan
 from specrun.speculation.planning.costs import Milliseconds, marginal_ms
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.sources.pooling import Opinion, pooled
+from specrun.speculation.sources.pooling import Expert, pooled
 from specrun.speculation.tree import ROOT
 
 _LEAST_CHANCE = 1e-3  # least chance of a node that is offered; chosen by hand
 _LEAST_SCORE = math.log(_LEAST_CHANCE)
 _CONFIRMED = 0.2  # a guess is offered with this share of the chance that pays, as the draft may confirm it
-# `passed_over` of the draft's opinion: it lists many candidates, so what it does not list is unlikely (docs/adr/0006).
-_PASSED_OVER = 0.25
+# `unnamed_factor` of the draft: it lists many candidates, so what it does not list is unlikely (docs/adr/0006).
+_UNNAMED_FACTOR = 0.25
 # The draft reads the same text that the sources copy from, so both may be wrong for one reason: as if they erred
 # independently, paths of 50 copied tokens were followed of which 13 were right. Chosen by hand.
 _TRUST = 0.8
@@ -106,7 +106,7 @@ class CostAwareDrafter(Drafter):
         own = self.guide.calibration.chances(growth.depths[node] + 1, probabilities)
         chances = dict(zip(tokens, own.tolist(), strict=True))
         if self.sources and (guesses := growth.guesses(self.sources, node)):
-            chances = pooled([Opinion(chances, passed_over=_PASSED_OVER), Opinion(dict(guesses), _TRUST)])
+            chances = pooled([Expert(chances, unnamed_factor=_UNNAMED_FACTOR), Expert(dict(guesses), _TRUST)])
         offered = {growth.tokens[child]: child for child in growth.children[node]}
         new = []
         for token, chance in chances.items():

@@ -56,11 +56,9 @@ def _source(name: str, paper: str, pays: str, *needs: str) -> Method:
 
 
 def forked(budget: int, depth: int, stem: int = 0) -> TreeShape:
-    """As many paths as fit that have their first `stem` tokens in common.
-
-    SpecInfer (arXiv 2305.09781, section 6.1) expands by <1,1,3,1,1,1,1,1>, and compares widths of 1 to 5 in place of
-    the 3. SpecTr (arXiv 2310.15141) draws up to 8 paths of 8 tokens that part at the root, which is a budget of 65.
-    They are as deep as `depth` allows, but shorter where otherwise not even two would fit. budget: at least 2.
+    """As many paths as fit that have their first `stem` tokens in common, as deep as `depth` allows, but shorter where
+    otherwise not even two would fit. SpecInfer (arXiv 2305.09781, section 6.1) has <1,1,3,1,1,1,1,1>, SpecTr (arXiv
+    2310.15141) up to 8 paths of 8 tokens, which is a budget of 65. budget: at least 2.
     """
     stem = max(min(stem, depth - 1, budget - 3), 0)
     room = budget - 1 - stem
@@ -69,25 +67,23 @@ def forked(budget: int, depth: int, stem: int = 0) -> TreeShape:
 
 
 def branching(budget: int, depth: int) -> TreeShape:
-    """Two children for every node on as many levels as fit; what is left of the budget adds levels of one child each.
-
-    Where it does not reach for such a level, or `depth` forbids it, levels get more children, the first level first.
-    RSD-C (arXiv 2402.14160) has 2-2-2, for example. The code of multi-candidate sampling (arXiv 2401.06706) runs
-    4-2-2: a budget of 29 and a depth of 3.
+    """Two children for every node on as many levels as fit; what is left of the budget adds levels of one child each,
+    and where it does not reach for one, or `depth` forbids it, more children, the first level first: the 2-2-2 of RSD-C
+    (arXiv 2402.14160), and the 4-2-2 of multi-candidate sampling's code (arXiv 2401.06706), a budget of 29.
     """
+
+    def fits(counts: Sequence[int]) -> bool:
+        widths = [prod(counts[:level]) for level in range(len(counts) + 1)]
+        return sum(widths) <= budget and widths[-1] <= MAX_LEAVES
+
     counts: list[int] = []
     for n in (2, 1):
-        while len(counts) < depth and _fits([*counts, n], budget):
+        while len(counts) < depth and fits([*counts, n]):
             counts.append(n)
     for level in range(len(counts)):
-        while _fits(wider := [*counts[:level], counts[level] + 1, *counts[level + 1 :]], budget):
+        while fits(wider := [*counts[:level], counts[level] + 1, *counts[level + 1 :]]):
             counts = wider
     return TreeShape.branching(counts)
-
-
-def _fits(counts: Sequence[int], budget: int) -> bool:
-    widths = [prod(counts[:level]) for level in range(len(counts) + 1)]
-    return sum(widths) <= budget and widths[-1] <= MAX_LEAVES
 
 
 PAPERS = (

@@ -1,20 +1,8 @@
 """Drafters that end trees and chains by the draft's own probabilities. None needs training.
 
 With temperature, target and draft share their noise (`specrun.sampling.noise`), and candidates are ranked with it. The
-thresholds of these papers know no noise, so they meet the probabilities with which the draft would sample a token.
-
-OPT-Tree (arXiv 2406.17276) expands the likeliest nodes of each level, keeps the best `budget` nodes offered, and ends
-when a level raised the expected accepted length by less than a threshold. By the paper the threshold lies between 1 and
-the ratio of a draft pass's time to a target pass's.
-
-Dynamic depth decoding (DDD, arXiv 2409.00142) expands only the likeliest nodes of the newest level, as EAGLE-2 does
-(arXiv 2406.16858), and stops once the probabilities of this beam have a small sum.
-
-SpecDec++ (arXiv 2405.19715) ends a chain when the chance that any of its tokens is rejected exceeds a threshold, DISCO
-(arXiv 2405.04304) when the newest token is likely to be rejected, and AdaEDL (arXiv 2410.18351) when a lower bound on
-acceptance, computed from the draft's entropy, is low. In place of the trained predictors of SpecDec++ and DISCO stands
-the draft's probability of the token that it drafts. CaPE (arXiv 2402.02082) adds more candidates beside each token of a
-chain the lower that probability is.
+thresholds of these papers know no noise, so they meet the probabilities with which the draft would sample a token. In
+place of the trained predictors of SpecDec++ and DISCO stands the draft's probability of the token that it drafts.
 """
 
 from __future__ import annotations
@@ -51,10 +39,8 @@ Select = Callable[[OwnGrowth, list[int], DraftLimits], list[int]]
 
 @dataclass(frozen=True)
 class LevelDrafter(Drafter):
-    """Grows a tree level by level.
-
-    select: chooses the nodes that a level's draft pass expands. count: the number of candidates that are offered below
-    a node, from the draft's own probability of the first; None offers all.
+    """Grows a tree level by level. select: chooses the nodes that a level's draft pass expands. count: the number of
+    candidates that are offered below a node, from the draft's own probability of the first; None offers all.
     """
 
     source: ModelCandidates
@@ -75,7 +61,7 @@ class LevelDrafter(Drafter):
 
     def _offer(self, growth: OwnGrowth, nodes: Sequence[int]) -> list[int]:
         """Offer the candidates below each of `nodes`, from one draft pass. Returns the ids of the new nodes."""
-        rows, offered = self.source.rows(growth, nodes), list[int]()
+        rows, first = self.source.rows(growth, nodes), len(growth.tokens)
         for node, row, found in zip(nodes, rows, self.source.candidates(growth, nodes, rows), strict=True):
             if not len(found.tokens):
                 continue
@@ -84,10 +70,10 @@ class LevelDrafter(Drafter):
             growth.distributions[node] = q.probabilities
             children = zip(found.tokens.tolist(), found.log_shares().tolist(), own.tolist(), strict=True)
             for token, log_share, p in islice(children, self.count(own[0]) if self.count else None):
-                offered.append(growth.add(token, node, growth.scores[node] + log_share, math.exp(log_share)))
+                growth.add(token, node, growth.scores[node] + log_share, math.exp(log_share))
                 growth.own.append(p)
                 growth.own_paths.append(growth.own_paths[node] * p)
-        return offered
+        return list(range(first, len(growth.tokens)))
 
     def _distribution(self, growth: OwnGrowth, node: int, row: Logits, found: Candidates) -> Distribution:
         """What the draft would sample from after `node`; greedily, and then at temperature 1, from its candidates. A
@@ -103,7 +89,9 @@ _THRESHOLD = 0.2  # tokens; used without measured pass times
 
 
 def opt_tree(guide: Guide | None = None) -> Select:
-    """OPT-Tree. guide: if given, the threshold is a draft pass's time over a target pass's, else 0.2 tokens."""
+    """OPT-Tree (arXiv 2406.17276): expand the likeliest nodes until a level raised the expected accepted length by less
+    than a threshold: a draft pass's time over a target pass's by the guide, else 0.2 tokens.
+    """
 
     def select(growth: OwnGrowth, below: list[int], limits: DraftLimits) -> list[int]:
         # The chances of the best nodes add up to the expected length.
@@ -125,12 +113,12 @@ def opt_tree(guide: Guide | None = None) -> Select:
     return select
 
 
-BEAM = 10  # nodes, as in EAGLE-2
+BEAM = 10  # nodes, as in EAGLE-2 (arXiv 2406.16858)
 _LEAST_SHARE = 0.3  # below this sum of probabilities the target's token is probably outside the beam
 
 
 def dynamic_depth(growth: OwnGrowth, below: list[int], limits: DraftLimits) -> list[int]:
-    """DDD: a beam of the likeliest paths, until their probabilities have a small sum."""
+    """DDD (arXiv 2409.00142): a beam of the likeliest paths, until their probabilities have a small sum."""
     beam = growth.best(below, limits.width)
     return beam if sum(growth.own_paths[node] for node in beam) >= _LEAST_SHARE else []
 
@@ -139,7 +127,7 @@ _SIBLINGS = ((0.3, 7), (0.6, 5), (0.8, 3), (1.0, 1))  # CaPE: (highest probabili
 
 
 def cape_count(probability: float) -> int:
-    """The drafted token and its siblings, by its probability."""
+    """CaPE (arXiv 2402.02082): the drafted token and its siblings, more of them the less likely it is."""
     return next(count for bound, count in _SIBLINGS if probability <= bound + 1e-9)
 
 
@@ -156,17 +144,17 @@ _ENTROPY_WEIGHT, _LEAST_BOUND = 0.2, 0.3  # AdaEDL: weight of the entropy in nat
 
 
 def specdec_stops(_distribution: NDArray[np.float64], _probability: float, path: float) -> bool:
-    """SpecDec++: whether the chance that any token is rejected exceeds its threshold."""
+    """SpecDec++ (arXiv 2405.19715): whether the chance that any token is rejected exceeds its threshold."""
     return 1 - path > _REJECTED
 
 
 def disco_stops(_distribution: NDArray[np.float64], probability: float, _path: float) -> bool:
-    """DISCO: whether the drafted token is likely to be rejected."""
+    """DISCO (arXiv 2405.04304): whether the drafted token is likely to be rejected."""
     return probability < _LEAST_CONFIDENCE
 
 
 def adaedl_stops(distribution: NDArray[np.float64], _probability: float, _path: float) -> bool:
-    """AdaEDL: whether the lower bound on acceptance, 1 - sqrt(weight * entropy), is too low."""
+    """AdaEDL (arXiv 2410.18351): whether the lower bound on acceptance, 1 - sqrt(weight * entropy), is too low."""
     positive = distribution[distribution > 0]
     entropy = -float((positive * np.log(positive)).sum())
     return 1 - math.sqrt(_ENTROPY_WEIGHT * entropy) < _LEAST_BOUND

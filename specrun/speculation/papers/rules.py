@@ -1,13 +1,6 @@
 """The papers' acceptance rules: for one node, for a whole tree, and as the `PaperRule` that the rest of specrun knows.
 
-`multi_step`: independent candidates (SpecInfer, arXiv 2305.09781). With a single candidate it is speculative sampling
-(Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318).
-`sequoia`: candidates without replacement, then uniformly from the rest (arXiv 2402.12374). Without the latter it is
-recursive rejection (RSD, arXiv 2402.14160).
-`k_seq`: independent candidates, each accepted or rejected by the same test (SpecTr, arXiv 2310.15141).
-
-Multi-candidate speculative sampling (arXiv 2401.06706) with and without replacement is the first and the second.
-`by_node` applies them along a tree. `walk_block` takes a chain as a whole; `walk_typical` is the only lossy rule.
+Multi-candidate speculative sampling (arXiv 2401.06706) with and without replacement is `multi_step` and `sequoia`.
 """
 
 from __future__ import annotations
@@ -28,12 +21,22 @@ from specrun.speculation.tree import ROOT, TokenTree
 Probabilities = NDArray[np.float64]
 """float64[n_vocab], not negative, with the sum 1."""
 
+NodeRule = Callable[[Probabilities, Probabilities, Sequence[int], np.random.Generator], tuple[int, bool]]
+"""(target's p, draft's q, draws in their order, rng) -> (token to commit, distributed as p, whether it is a draw).
+
+Independent draws may repeat a token. The number of draws must not depend on what was drawn.
+"""
+
+NodeProbabilities = Callable[[int, Sequence[int]], Probabilities]
+"""(node, tokens of the path from below the root to the node) -> the target's distribution after the node."""
+
+AcceptTree = Callable[[TokenTree, Sequence[Proposal | None], NodeProbabilities, np.random.Generator], Accepted]
+"""(tree, proposal for each node or None, the target's distributions, rng) -> what is accepted."""
+
 
 def residual(p: Probabilities, q: NDArray[np.float64]) -> Probabilities:
-    """max(p - q, 0), normalised: the distribution to sample from after a draw from q was rejected.
-
-    q: float64[n_vocab], not negative, with any sum. If p - q is nowhere positive, by rounding where both are equal, it
-    is p.
+    """max(p - q, 0), normalised: what to sample from after a draw from q was rejected. It is p where p - q is nowhere
+    positive, by rounding. q: float64[n_vocab], not negative, with any sum.
     """
     rest = np.maximum(p - q, 0.0)
     total = rest.sum()
@@ -47,19 +50,15 @@ def draw(p: Probabilities, rng: np.random.Generator) -> int:
 
 
 def multi_step(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator) -> tuple[int, bool]:
-    """A `NodeRule`: try the draws in turn, each against the residual that the rejected draws before it leave.
-
-    draws: independent draws from q, duplicates included; their number must not depend on what was drawn. The chance to
-        accept a single draw is sum(min(p, q)).
+    """Independent draws, each against the residual that those before it leave (SpecInfer, arXiv 2305.09781). A single
+    draw is speculative sampling (arXiv 2211.17192, 2302.01318).
     """
     return _try_in_turn(p, ((token, q) for token in draws), rng)
 
 
 def sequoia(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator) -> tuple[int, bool]:
-    """A `NodeRule`: try the draws in turn, each as a draw from q without the tokens before it.
-
-    draws: distinct tokens in the order drawn: from q without replacement, and once all tokens of q are drawn,
-    uniformly from the other tokens of the target's vocabulary.
+    """Draws from q without replacement (RSD, arXiv 2402.14160), and once all tokens of q are drawn, uniformly from the
+    others (Sequoia, arXiv 2402.12374): each is tried as a draw from q without the tokens before it.
     """
 
     def candidates() -> Iterator[tuple[int, Probabilities]]:
@@ -76,15 +75,9 @@ def sequoia(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.ra
 def _try_in_turn(
     p: Probabilities, candidates: Iterable[tuple[int, Probabilities]], rng: np.random.Generator
 ) -> tuple[int, bool]:
-    """Returns (token to commit, whether it is an accepted candidate); the token is distributed as p.
-
-    candidates: each token with q, the distribution that it was drawn from given the candidates before it. It is
-    accepted with probability min(1, p/q). If it is rejected, p becomes the residual of p and q; the token is drawn
-    from the last residual if all candidates are rejected.
-    """
+    """candidates: each token with the distribution that it was drawn from, given those before it."""
     for token, q in candidates:
-        # This is u < p/q without the division, which may overflow.
-        if rng.random() * q[token] < p[token]:
+        if rng.random() * q[token] < p[token]:  # u < p/q without the division, which may overflow
             return token, True
         p = residual(p, q)
     return draw(p, rng), False
@@ -94,11 +87,7 @@ _PRECISION = 1e-6  # of gamma; a coarser one costs acceptance, not exactness
 
 
 def k_seq(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator) -> tuple[int, bool]:
-    """A `NodeRule`: accept the first draw with u < p / (gamma q), else draw from the residual.
-
-    draws: k independent draws from q, duplicates included; k must not depend on what was drawn. The probability to
-    accept one is 1 - (1 - beta)^k with beta = sum(min(q, p / gamma)).
-    """
+    """The first of k independent draws with u < p / (gamma q), else the residual (SpecTr, arXiv 2310.15141)."""
     if not draws:
         return draw(p, rng), False
     gamma, ratio = _gamma(p, q, len(draws))
@@ -109,46 +98,29 @@ def k_seq(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.rand
 
 
 def _gamma(p: Probabilities, q: Probabilities, k: int) -> tuple[float, float]:
-    """(gamma, ratio(gamma)) for the least gamma in [1, k] at which the residual is nowhere negative.
-
-    That is where ratio(gamma) = (1 - (1 - beta)^k) / beta is at most gamma. As ratio(gamma) never falls with gamma, its
-    value lies between gamma and the root, which speeds up the bisection. The end where the condition holds is returned.
+    """(gamma, ratio(gamma)) for the least gamma in [1, k] at which the residual is nowhere negative: where
+    ratio(gamma) = (1 - (1 - beta)^k) / beta, with beta = sum(min(q, p / gamma)), is at most gamma. As it never falls
+    with gamma, its value lies between gamma and the root, which speeds up the bisection.
     """
     shared = np.flatnonzero((p > 0) & (q > 0))
-    p, q = p[shared], q[shared]
+
+    def ratio(gamma: float) -> float:  # as a geometric sum, which is exact for small beta and defined for 0
+        rejected = max(1.0 - float(np.minimum(q[shared], p[shared] / gamma).sum()), 0.0)
+        return sum(rejected**i for i in range(k))
+
     low, high = 1.0, float(k)
     while high - low > _PRECISION:
         middle = (low + high) / 2
-        bound = _ratio(p, q, middle, k)
+        bound = ratio(middle)
         low, high = (low, bound) if bound <= middle else (bound, high)
-    return high, _ratio(p, q, high, k)
-
-
-def _ratio(p: NDArray[np.float64], q: NDArray[np.float64], gamma: float, k: int) -> float:
-    """(1 - (1 - beta)^k) / beta as a geometric sum, which is exact for small beta and defined for 0."""
-    rejected = max(1.0 - float(np.minimum(q, p / gamma).sum()), 0.0)
-    return sum(rejected**i for i in range(k))
-
-
-# The defaults of Medusa's code (posterior_threshold, posterior_alpha); the paper uses delta = sqrt(epsilon).
-EPSILON = 0.09
-DELTA = 0.3
-
-NodeRule = Callable[[Probabilities, Probabilities, Sequence[int], np.random.Generator], tuple[int, bool]]
-"""(target's p, draft's q, candidates in the order drawn, rng) -> (token to commit, whether it is a candidate)."""
-
-NodeProbabilities = Callable[[int, Sequence[int]], Probabilities]
-"""(node, tokens of the path from below the root to the node) -> the target's distribution after the node."""
-
-AcceptTree = Callable[[TokenTree, Sequence[Proposal | None], NodeProbabilities, np.random.Generator], Accepted]
-"""(tree, proposal for each node or None, the target's distributions, rng) -> what is accepted."""
+    return high, ratio(high)
 
 
 @dataclass(frozen=True)
 class PaperRule:
-    """A rule that compares distributions, as an `AcceptanceRule`."""
+    """A rule that compares distributions, as an `AcceptanceRule`. walk: what it accepts of a tree."""
 
-    walk: AcceptTree  # what it accepts of a tree
+    walk: AcceptTree
     lossless: bool = True
 
     def accept(self, draft: Draft, rows: NDArray[np.float32], sampler: Sampler, tokens: Sequence[int]) -> Accepted:
@@ -175,15 +147,12 @@ def by_node(rule: NodeRule) -> AcceptTree:
         probabilities: NodeProbabilities,
         rng: np.random.Generator,
     ) -> Accepted:
-        path = [ROOT]
+        path: list[int] = [ROOT]
         tokens: list[int] = []
         while True:
-            p = probabilities(path[-1], tokens)
-            proposal = proposals[path[-1]]
-            if proposal is None:
-                token, accepted = draw(p, rng), False
-            else:
-                token, accepted = rule(p, proposal.dense(len(p)), proposal.draws, rng)
+            p, proposal = probabilities(path[-1], tokens), proposals[path[-1]]
+            q, draws = (proposal.dense(len(p)), proposal.draws) if proposal else (p, ())
+            token, accepted = rule(p, q, draws, rng)
             child = tree.child_with_token(path[-1], token) if accepted else None
             tokens.append(token)
             if child is None:
@@ -215,8 +184,7 @@ def block_verification(
 ) -> tuple[int, int]:
     """A chain accepted or rejected as a whole (arXiv 2403.10444): (number of accepted tokens, token after them).
 
-    Token-by-token rules end at the first rejection. Here a likely token makes up for an unlikely one before it, so the
-    expected accepted length is never lower; the paper proves that no rule for a single chain reaches a higher one.
+    A likely token makes up for an unlikely one before it; no rule for a single chain accepts more.
 
     tokens: the L tokens of a chain, tokens[i] drawn from qs[i]. ps: the target's L + 1 distributions, ps[i] that of
     the token at place i. L may depend on the drawn tokens, but not on tokens that were drawn and then left out.
@@ -224,8 +192,7 @@ def block_verification(
     n_accepted, reach_accepted = 0, 1.0
     reach = 1.0  # chance that all tokens up to here are accepted, given these tokens
     for i, token in enumerate(tokens, start=1):
-        share = reach * float(ps[i - 1][token])
-        drawn = float(qs[i - 1][token])
+        share, drawn = reach * float(ps[i - 1][token]), float(qs[i - 1][token])
         reach = 1.0 if share >= drawn else share / drawn
         # There is no early end: the last token that passes counts, even after failed ones.
         if rng.random() < (reach if i == len(tokens) else _chance(reach, ps[i], qs[i])):
@@ -241,6 +208,9 @@ def _chance(reach: float, p: Probabilities, q: Probabilities) -> float:
         return 1.0  # this covers p == q, where the quotient is 0/0; a later token is accepted then
     rest = float(np.maximum(reach * p - q, 0.0).sum())
     return rest / (rest + 1.0 - reach)
+
+
+EPSILON, DELTA = 0.09, 0.3  # the defaults of Medusa's code; the paper uses delta = sqrt(epsilon)
 
 
 def is_typical(p: Probabilities, token: int, epsilon: float = EPSILON, delta: float = DELTA) -> bool:

@@ -64,54 +64,32 @@ class SampledDrafter(Drafter):
     draws: Draw
 
     def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
-        growth = _Growth(tokens, self.source, self.draws)
-        shape = self.shape.cut(limits.budget, limits.depth)
-        yield from fill_shape(growth, shape, growth.add_children, growth.expandable)
-        return growth.draft()
+        growth, source, sampler = TreeGrowth(tokens), self.source, self.source.sampler
+        recent, rng = sampler.recent(tokens), generator(sampler.parameters.seed, len(tokens), "draw")
+        proposals: dict[int, Proposal] = {}
 
-
-class _Growth(TreeGrowth):
-    """A growing tree with the proposal after each expanded node."""
-
-    def __init__(self, committed: Sequence[int], source: ModelCandidates, draws: Draw) -> None:
-        super().__init__(committed)
-        self._source = source
-        self._draws = draws
-        self._sampler = source.sampler
-        self._recent = source.sampler.recent(committed)
-        self._rng = generator(source.sampler.parameters.seed, len(committed), "draw")
-        self._proposals: dict[int, Proposal] = {}
-
-    def add_children(self, level: list[int], counts: list[int]) -> list[list[int]]:
-        """Draw so many children of each node, from one draft pass; returns their ids in the order drawn, the same for
-        equal tokens.
-        """
-        rows = self._source.rows(self, level)
-        return [self._add_draws(*each) for each in zip(level, rows, counts, strict=True)]
-
-    def _add_draws(self, node: int, row: Logits, count: int) -> list[int]:
-        q = self._sampler.distribution(row, self._recent + self.path(node))
-        draws = _drawn(q, count, self._draws, self._sampler.n_vocab, self._rng)
-        self._proposals[node] = Proposal(q.tokens, q.probabilities, tuple(draws))
-        ids: dict[int, int] = {}
-        for token in draws:
-            if token not in ids:
+        def add_draws(node: int, row: Logits, count: int) -> list[int]:
+            q = sampler.distribution(row, recent + growth.path(node))
+            draws = _drawn(q, count, self.draws, sampler.n_vocab, rng)
+            proposals[node] = Proposal(q.tokens, q.probabilities, tuple(draws))
+            ids: dict[int, int] = {}
+            for token in dict.fromkeys(draws):
                 # Scores only fix the order of the nodes: the first drawn first, and never rising along a path.
-                score = self.scores[node] - float(np.log(len(ids) + 2))
-                share = float(q.probabilities[q.tokens == token].sum())
-                ids[token] = self.add(token, node, score, share)
-        return [ids[token] for token in draws]
+                score = growth.scores[node] - float(np.log(len(ids) + 2))
+                ids[token] = growth.add(token, node, score, float(q.probabilities[q.tokens == token].sum()))
+            return [ids[token] for token in draws]
 
-    def expandable(self, nodes: Sequence[int]) -> list[int]:
-        """The nodes among `nodes` that one draft pass can expand; the draft has no token beyond its own vocabulary."""
-        possible = [node for node in nodes if self.tokens[node] < self._source.model.n_vocab]
-        return expandable_of(self, self._source, possible, len(possible))
+        def add_children(level: list[int], counts: list[int]) -> list[list[int]]:
+            return [add_draws(*each) for each in zip(level, source.rows(growth, level), counts, strict=True)]
 
-    def draft(self) -> DrawnDraft:
-        """All nodes, with their proposals."""
-        tree = TokenTree.build(self.tokens, self.parents, self.scores, self.probabilities)
-        order = depth_first(self.parents, self.scores)
-        return DrawnDraft(tree, proposals=tuple(self._proposals.get(node) for node in order))
+        def expandable(nodes: list[int]) -> list[int]:  # the draft has no token beyond its own vocabulary
+            possible = [node for node in nodes if growth.tokens[node] < source.model.n_vocab]
+            return expandable_of(growth, source, possible, len(possible))
+
+        yield from fill_shape(growth, self.shape.cut(limits.budget, limits.depth), add_children, expandable)
+        tree = TokenTree.build(growth.tokens, growth.parents, growth.scores, growth.probabilities)
+        order = depth_first(growth.parents, growth.scores)
+        return DrawnDraft(tree, proposals=tuple(proposals.get(node) for node in order))
 
 
 def _drawn(q: Distribution, count: int, draw: Draw, n_vocab: int, rng: np.random.Generator) -> list[int]:

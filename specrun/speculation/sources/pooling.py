@@ -1,13 +1,13 @@
 """Chances of guessed tokens: several distributions combined into one, and what the noise of sampling tells about them.
 
-Each opinion alone is calibrated: of the tokens to which a draft model or a draft source gives 50 %, about half come.
+Each expert alone is calibrated: of the tokens to which a draft model or a draft source gives 50 %, about half come.
 Together they say more: a token that several name nearly always comes, and a token that one names and another does not
 seldom comes. If their errors are independent, chances multiply (a logarithmic opinion pool, or product of experts). The
 weight of a named token is
 
-    BASE * product over opinions of (chance / BASE if the opinion names it, else passed_over * rest) ** trust
+    BASE * product over experts of (chance / BASE if the expert names it, else unnamed_factor * rest) ** trust
 
-where rest is the chance that an opinion leaves to tokens it does not name. The weight of all tokens that no opinion
+where rest is the chance that an expert leaves to tokens it does not name. The weight of all tokens that no expert
 names is the product of rest ** trust. Chances are weights divided by the sum of all weights. `scripts/bench_sources.py`
 measures the effect.
 """
@@ -23,7 +23,7 @@ import numpy as np
 from specrun.sampling import SharedNoise
 
 BASE = 0.25  # about how often a named token comes
-_LEAST_REST = 0.02  # least value of `rest`, as no opinion is certain
+_LEAST_REST = 0.02  # least value of `rest`, as no expert is certain
 # With this share the chances of 7,555 guesses at T=0.8 fitted best: log loss 0.282 with 0, 0.270 with 0.3, 0.272 with
 # 0.5, 0.381 with 1 (embedded pair, the prompts of scripts/bench_sources.py).
 _NOISE_SHARE = 0.3
@@ -31,12 +31,12 @@ _MOST_OF_SIBLINGS = 0.98  # largest sum of the chances of siblings
 
 
 @dataclass(frozen=True)
-class Opinion:
+class Expert:
     """The chances that one draft model or source gives to the next token."""
 
     chances: Mapping[int, float]  # by token
-    trust: float = 1.0  # 1 if its errors are independent of those of other opinions, less if not
-    passed_over: float = 1.0  # factor on `rest` for a token that only other opinions name
+    trust: float = 1.0  # 1 if its errors are independent of those of other experts, less if not
+    unnamed_factor: float = 1.0  # factor on `rest` for a token that only other experts name
 
     @property
     def rest(self) -> float:
@@ -44,20 +44,20 @@ class Opinion:
         return max(1.0 - sum(self.chances.values()), _LEAST_REST)
 
 
-def pooled(opinions: Sequence[Opinion]) -> dict[int, float]:
-    """The pooled chance of every named token. Opinions without tokens are ignored; a single opinion stays as it is."""
-    opinions = [opinion for opinion in opinions if opinion.chances]
-    if len(opinions) < 2:
-        return dict(opinions[0].chances) if opinions else {}
-    named = {token: BASE for opinion in opinions for token in opinion.chances}
+def pooled(experts: Sequence[Expert]) -> dict[int, float]:
+    """The pooled chance of every named token. Experts without tokens are ignored; a single expert stays as it is."""
+    experts = [expert for expert in experts if expert.chances]
+    if len(experts) < 2:
+        return dict(experts[0].chances) if experts else {}
+    named = {token: BASE for expert in experts for token in expert.chances}
     others = 1.0
-    for opinion in opinions:
-        rest = opinion.rest
-        passed_over = (opinion.passed_over * rest) ** opinion.trust
+    for expert in experts:
+        rest = expert.rest
+        unnamed_factor = (expert.unnamed_factor * rest) ** expert.trust
         for token in named:
-            chance = opinion.chances.get(token)
-            named[token] *= passed_over if chance is None else (chance / BASE) ** opinion.trust
-        others *= rest**opinion.trust
+            chance = expert.chances.get(token)
+            named[token] *= unnamed_factor if chance is None else (chance / BASE) ** expert.trust
+        others *= rest**expert.trust
     total = math.fsum(named.values()) + others
     return {token: weight / total for token, weight in named.items()}
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from specrun.sampling import SharedNoise, filters
 from specrun.speculation.accept import Accepted
 from specrun.speculation.sources.lookahead import NgramPool
-from specrun.speculation.sources.pooling import Opinion, given_noise, pooled
+from specrun.speculation.sources.pooling import Expert, given_noise, pooled
 from specrun.speculation.sources.recycling import N_SUCCESSORS, TokenRecycling
 from specrun.speculation.sources.source import N_EVIDENCE, PRIOR, Source
 from specrun.speculation.tree import TokenTree
@@ -22,7 +22,7 @@ _MOST = 0.98  # largest sum of one source's chances of siblings
 # not outvote strong guesses. The trust in a source is its share of all sources' chances to this power; at 1 all sources
 # together count as a single opinion.
 _TRUST_POWER = 0.7
-_PASSED_OVER = 0.4  # `Opinion.passed_over` of every source
+_UNNAMED_FACTOR = 0.4  # `Expert.unnamed_factor` of every source
 _ROWS_LEARNED = 64  # most nodes of one pass that sources learn from
 
 # (text, tokens) -> for each of the tokens, whether it may follow the text.
@@ -95,14 +95,14 @@ class SourceSet:
         for token, i, evidence in asked:
             by_source.setdefault(i, {})[token] = self._chances[i][evidence]
         total = sum(sum(chances.values()) for chances in by_source.values())
-        opinions = []
+        experts = []
         for chances in by_source.values():
             own = sum(chances.values())
             # Classes of evidence are counted separately, so the chances of siblings may sum to more than 1.
             scale = min(_MOST / own, 1.0)
             scaled = {token: scale * chance for token, chance in chances.items()}
-            opinions.append(Opinion(scaled, (own / total) ** _TRUST_POWER, _PASSED_OVER))
-        all_chances = pooled(opinions)
+            experts.append(Expert(scaled, (own / total) ** _TRUST_POWER, _UNNAMED_FACTOR))
+        all_chances = pooled(experts)
         if self._noise:
             all_chances = given_noise(all_chances, self._noise, len(self._text) + len(path))
         return sorted(all_chances.items(), key=lambda item: -item[1])[:count]

@@ -9,17 +9,17 @@ import pytest
 
 from specrun.sampling import SharedNoise
 from specrun.speculation.growth import TreeGrowth
-from specrun.speculation.sources.pooling import Opinion, given_noise, pooled
+from specrun.speculation.sources.pooling import Expert, given_noise, pooled
 
 DRAFTED = {1: 0.5, 2: 0.2, 3: 0.05}
 
 
 def together(drafted: dict[int, float], guessed: dict[int, float]) -> dict[int, float]:
-    return pooled([Opinion(drafted, passed_over=0.25), Opinion(guessed)])
+    return pooled([Expert(drafted, unnamed_factor=0.25), Expert(guessed)])
 
 
 def test_one_opinion_stands_as_it_is() -> None:
-    assert together(DRAFTED, {}) == together({}, DRAFTED) == pooled([Opinion(DRAFTED, trust=0.5)]) == DRAFTED
+    assert together(DRAFTED, {}) == together({}, DRAFTED) == pooled([Expert(DRAFTED, trust=0.5)]) == DRAFTED
     assert pooled([]) == together({}, {}) == {}
 
 
@@ -42,7 +42,7 @@ def test_a_token_that_the_draft_considered_and_did_not_name_is_unlikely() -> Non
 
 
 def test_less_trust_makes_agreement_weigh_less() -> None:
-    chances = [pooled([Opinion({1: 0.5}, trust), Opinion({1: 0.5}, trust)])[1] for trust in (0.3, 0.5, 1.0)]
+    chances = [pooled([Expert({1: 0.5}, trust), Expert({1: 0.5}, trust)])[1] for trust in (0.3, 0.5, 1.0)]
     assert chances == sorted(chances)
     assert chances[0] < chances[-1]
 

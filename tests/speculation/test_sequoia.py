@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from specrun.sampling import Distribution
-from specrun.speculation.papers import sequoia
-from specrun.speculation.papers.sequoia import best_shape, choose, pass_ms
+from specrun.speculation import sequoia
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
+from specrun.speculation.sequoia import best_shape, choose, pass_ms
 from specrun.speculation.shape import TreeShape
 
 LARGEST = 8
