@@ -85,7 +85,7 @@ class TargetContext(PassBounds):
     def room(self) -> int:
         """Most nodes, root included, of the next tree, given the cells, batch and rows of logits that are left.
 
-        The batch always has room for the root: fewer tokens are pending than the last tree had nodes, or, with recurrent
+        The batch always has room for the root: fewer tokens are pending than the last tree had nodes or, with recurrent
         states, than are decoded in a pass of their own.
         """
         config, n_pending = self.context.config, self.n_pending
