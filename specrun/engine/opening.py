@@ -55,7 +55,8 @@ def open_model(
     temperature: of the texts to come, on which the size of trees may depend. is_fixed: whether all of them have it.
     fetcher: downloads missing models.
     note: called with each notice that arises before anything is loaded.
-    most_ram: as in `RunOptions`. is_measured: whether texts are compared, so that all get the same number of threads.
+    most_ram: bytes of RAM that both models may take; None for all that is free.
+    is_measured: whether texts are compared, so that all get the same number of threads.
     largest: a further plan for which the contexts must have room. parallel: most texts written at the same time.
     crowd: the texts to come, if there is a list of them; as many are written at the same time as there is room for.
     keeps_prompts: whether prompts that are read are kept on disk, and taken up from there.
@@ -63,10 +64,12 @@ def open_model(
 
     Raises the errors of `Model`, MissingModelError and HubError.
     """
-    asked = replace(run_options(models, speculation, machine, fetcher, note), most_ram=most_ram)
+    asked = run_options(models, speculation, machine, fetcher, note)
     asked = with_profile(asked, speculation, temperature, note)
     watch = LoadWatch()
     here = Here.of(asked)
+    if most_ram is not None:
+        here = replace(here, ram_bytes=min(most_ram, here.ram_bytes))
     options = replace(asked, largest=largest, parallel=parallel)
     if crowd:
         options, fewer = with_room(options, crowd, here)

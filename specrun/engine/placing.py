@@ -142,7 +142,7 @@ def _request(options: RunOptions, here: Here, states: KeptStates | None) -> Plac
         target=shape(here.target, options.settings, states),
         draft=shape(draft, options.draft_settings, kept_states.of_draft(draft)) if draft else None,
         gpus=gpus,
-        ram_bytes=here.ram_bytes if options.most_ram is None else min(options.most_ram, here.ram_bytes),
+        ram_bytes=here.ram_bytes,
         n_tokens=config.n_batch,
         n_rows=config.n_outputs,
         settings=options.settings,

@@ -48,7 +48,6 @@ class RunOptions:
     datastore: Path | None = None  # a file of `specrun datastore` to draft from; None for none
     history: bool = False  # whether to draft from earlier sessions and save this one
     residency: ResidencyChoice = "auto"  # whether specrun streams weights that do not fit into RAM, where it can
-    most_ram: int | None = None  # bytes of RAM that both models may take; None for all that is free
     chat_template: str | None = None  # Jinja, or a name of llama.cpp's; None: the target's own
     steps_down: int = 0  # smaller placements to begin with, because passes ran out of memory with those before
     may_shrink: bool = False  # whether the bounds of `plans` are left to specrun, so that they may be smaller

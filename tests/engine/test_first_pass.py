@@ -207,7 +207,6 @@ def test_the_process_gets_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         shared_tokens=4096,
         chat_template="chatml",
         may_shrink=True,
-        most_ram=10**9,
     )
     plain = RunOptions(Path("other.gguf"), None, ())
     left_out = [field.name for field in fields(plain) if getattr(options, field.name) == getattr(plain, field.name)]
