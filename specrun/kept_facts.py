@@ -31,7 +31,6 @@ KINDS = {
     "exact": "sizes of exact passes",
     "attention": "trials of attention",
     "orders": "trials of weights' orders",
-    "shapes": "shapes of models",
     "fastest-drafts": "fastest drafts",
     "rates": "rates of disks",
     "said": "notices given",

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from specrun import __version__, kept_facts
-from specrun.catalog.entries import Entry, Kind
-from specrun.catalog.gguf_file import GgufFile, file_identity
-from specrun.catalog.info import kind_of
+from specrun.catalog.entries import Entry
+from specrun.catalog.gguf_file import GgufFile
 from specrun.display_text import size_text
 from specrun.errors import ModelFileError
 from specrun.hardware.fit import CELLS, Fit, Rates, fit
@@ -24,35 +21,14 @@ from specrun.profiles.profile_files import known_rates
 IN_MEMORY = ("vram", "partly", "ram")  # the values of `Fit.fits` of a model that is not read from disk in every pass
 
 
-@dataclass(frozen=True)
-class FileShape:
-    """What a model's file says of its size and its kind."""
-
-    kind: Kind
-    used_share: float  # of a layer's experts, which a token uses
-    shape: ModelShape
-
-
-def file_shape(path: Path) -> FileShape | None:
-    """The shape of the model at `path`; None if the file is damaged, of which `specrun models info` says more.
-
-    It is kept, because to read the header of a real model takes a tenth of a second.
+def readable(path: Path) -> GgufFile | None:
+    """What the headers of the model at `path` say; None if the file is damaged, of which `specrun models info` says
+    more.
     """
-
-    def made(value: Any) -> FileShape:
-        shape: dict[str, Any] = {key: tuple(n) if isinstance(n, list) else n for key, n in value.pop("shape").items()}
-        return FileShape(**value, shape=ModelShape(**shape))
-
     try:
-        of = {"specrun": __version__, "file": file_identity([path])}
-        if known := kept_facts.recall("shapes", of, made):
-            return known
-        file = GgufFile.read(path)
+        return GgufFile.read(path)
     except ModelFileError:
         return None
-    found = FileShape(kind_of(file), file.used_share, ModelShape.of(file, CELLS, UNDECIDED))
-    kept_facts.remember("shapes", of, asdict(found))
-    return found
 
 
 @dataclass(frozen=True)
@@ -75,8 +51,8 @@ class LocalFits:
 
         path: its file, whose header tells more than the catalog; None if it is not on this machine.
         """
-        file = file_shape(path) if path else None
-        target, used_share = (file.shape, file.used_share) if file else (None, 1.0)
+        file = readable(path) if path else None
+        target, used_share = (ModelShape.of(file, CELLS, UNDECIDED), file.used_share) if file else (None, 1.0)
         if file is None and entry:
             target = expected_shape(entry, CELLS)
             if entry.shape and entry.shape.experts:

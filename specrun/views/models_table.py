@@ -12,8 +12,9 @@ from rich.text import Text
 
 from specrun.catalog.entries import COMPANIONS, Entry, can_draft
 from specrun.catalog.here import LocalModel
+from specrun.catalog.info import kind_of
 from specrun.display_text import one_line, size_text
-from specrun.engine.local_fit import LocalFits, file_shape
+from specrun.engine.local_fit import LocalFits, readable
 from specrun.hardware.fit import Fits
 from specrun.views import output
 from specrun.views.fitting_table import FittingTable
@@ -31,8 +32,8 @@ def row_of(entry: Entry | None, model: LocalModel | None, fits: LocalFits) -> di
     if entry:
         row |= {"name": entry.alias} | asdict(entry) | {"kind": entry.kind, "estimated_bytes": entry.expected_bytes}
     elif model:
-        file, n_bytes = file_shape(model.path), model.n_bytes
-        row |= {"name": model.name, "repo": model.repo, "file": model.file, "kind": file.kind if file else None}
+        file, n_bytes = readable(model.path), model.n_bytes
+        row |= {"name": model.name, "repo": model.repo, "file": model.file, "kind": kind_of(file) if file else None}
         row |= {"bytes": n_bytes, "estimated_bytes": n_bytes, "drafts": [], "companions": []}
         row |= {"verified": False, "recommended": False}
     row |= {"here": model is not None, "path": str(path) if path else None, "program": program}
