@@ -14,6 +14,7 @@ import pytest
 from specrun.catalog import embedded, made
 from specrun.catalog.resolve import drafts_here
 from specrun.cli import tune
+from specrun.kept_facts import fingerprint
 from specrun.options.speculation_options import ModelOptions
 from tests.conftest import Result, Specrun, SpecrunHere
 from tests.models import random_llama
@@ -121,7 +122,7 @@ def test_of_a_list_of_drafts_each_profile_is_shown_or_forgotten(
     target_file, _ = tuned["identity"]["files"]
     identity = tuned["identity"] | {"files": [target_file, None]}
     pair = tuned["pair"] | {"draft": ""}
-    alone = tuned | {"identity": identity, "pair": pair}
+    alone = tuned | {"identity": identity, "fingerprint": fingerprint(identity), "pair": pair}
     file = tmp_path / "profile.json"
 
     def of_both(*arguments: str | Path) -> Result:
