@@ -191,6 +191,7 @@ def sentence(profile: Profile, plan: TunedPlan) -> str:
     return (
         f"{plan.plan}: {_range(plan, plan.plan, plan.predicted_tokens_per_second)}, {ratio:.2f} times plain decoding, "
         f"{plan.predicted_tokens_per_pass:.1f} tokens a pass"
+        + (" (the mean over texts of several kinds)" if profile.origin == "tuned" else "")
     )
 
 
