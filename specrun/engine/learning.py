@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +21,7 @@ from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.planning.draft_times import DraftTimes
 from specrun.speculation.planning.guide import Guide, RunCosts
-from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.planning.pass_times import PassTimes
 
 # Greedy and sampled texts differ in acceptance; temperatures above 0 differ little.
@@ -128,14 +127,9 @@ class Learner:
         table = learned.draft.table(guide.plain_ms(0)) if self.options.draft else None
         return Profile(
             identity=self.identity,
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             target=self.options.target.name,
             draft=self.options.draft.name if self.options.draft else "",
-            hardware={},
             settings=self.settings,
-            regime="",
-            exact_sizes=PLAIN_ONLY,  # more is not known
-            pads=False,
             costs=CostModel(CostTable(learned.target.times), table),
             acceptance=[_acceptance(t, auto) for t, auto in choosers.items()],
             plans=[_plan(t, auto) for t, auto in choosers.items()],

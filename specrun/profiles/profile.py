@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import Any, Literal
 
 from specrun.hardware.residency import Residency
@@ -15,7 +16,7 @@ from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.guide import Guide, RunCosts
-from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 
 Origin = Literal["tuned", "learned"]
 
@@ -70,17 +71,17 @@ class Profile:
     """What one run of `specrun tune` measured and chose."""
 
     identity: dict[str, Any]  # everything that the measurements depend on, in parts, so that a change can be named
-    created: str  # ISO 8601, UTC
     target: str  # file name
     draft: str  # file name; empty without a draft
-    hardware: dict[str, Any]  # the machine as plain values, and under "summary" as lines to print
     settings: LlamaSettings  # the target's, which were measured
-    regime: str  # where the weights lie
-    exact_sizes: PassSizes  # passes of these sizes give a token the same bits
-    pads: bool  # whether the plans were measured, and run, with every pass padded to these sizes
     costs: CostModel
     acceptance: list[Acceptance]  # one for each temperature; empty without a draft
     plans: list[TunedPlan]  # one for each temperature
+    created: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))  # ISO 8601
+    hardware: dict[str, Any] = field(default_factory=dict)  # as plain values, and under "summary" as lines to print
+    regime: str = ""  # where the weights lie
+    exact_sizes: PassSizes = PLAIN_ONLY  # passes of these sizes give a token the same bits, as far as is known
+    pads: bool = False  # whether the plans were measured, and run, with every pass padded to these sizes
     tried: list[TriedSettings] = field(default_factory=list)
     prompt_ms: dict[int, float] = field(default_factory=dict)  # to read a token, by tokens of a pass over a prompt
     residency: Residency = field(default_factory=Residency)  # how the target's weights in RAM were held

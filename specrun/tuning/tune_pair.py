@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
 from statistics import geometric_mean
 from typing import Any
 
@@ -28,8 +27,8 @@ from specrun.speculation.method import OFF
 from specrun.speculation.planning.pass_times import MOST_TOKENS
 from specrun.tuning import prompt_passes, settings_trials
 from specrun.tuning.settings_trials import Tried
-from specrun.tuning.tuner import EFFORTS, EffortName, Tuned, Tuner
-from specrun.tuning.unfinished import Stages, UnfinishedRun
+from specrun.tuning.tuner import EFFORTS, EffortName, Tuner
+from specrun.tuning.unfinished import UnfinishedRun
 
 _SETTINGS_SHARE = 0.3  # time of the settings' trials, as a share of the effort's seconds, to which it is added
 _PROMPT_SHARE = 0.15  # of the effort's seconds, for passes over prompts, where settings were tried before
@@ -106,22 +105,13 @@ def tune_pair(
         tuned = Tuner(model, effort, temperatures, unfinished, run, options.exact).measure(prompts)
         residency = model.residency
     notices += [residency.notice] if residency.notice else []
-    profile = _profile(options, identity, here, stages, tuned)
-    profile = replace(profile, regime=placement.regime, residency=residency, notices=notices)
-    return profile, placement, [token for learned in stages.learned for token in learned.written]
-
-
-def _profile(options: RunOptions, identity: Mapping[str, Any], here: Machine, stages: Stages, tuned: Tuned) -> Profile:
-    """What was measured of a pair, without where its weights lie."""
-    assert stages.settings
-    return Profile(
+    profile = Profile(
         identity=dict(identity),
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         target=options.target.name,
         draft=options.draft.name if options.draft and tuned.costs.draft else "",
         hardware={"summary": _summary(here), **asdict(here)},
         settings=stages.settings,
-        regime="",
+        regime=placement.regime,
         exact_sizes=tuned.exact_sizes,
         pads=tuned.pads,
         costs=tuned.costs,
@@ -129,7 +119,10 @@ def _profile(options: RunOptions, identity: Mapping[str, Any], here: Machine, st
         plans=tuned.plans,
         tried=stages.tried,
         prompt_ms=stages.prompt_ms,
+        residency=residency,
+        notices=notices,
     )
+    return profile, placement, [token for learned in stages.learned for token in learned.written]
 
 
 def _choose_settings(

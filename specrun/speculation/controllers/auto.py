@@ -58,7 +58,6 @@ class Auto:
             self._held = next((arm for arm in self._arms if arm.plan == first), self._off)
         self._purse = Purse(is_proven=self._held.is_known and self._held.rate - self._held.error > 1)
         self._since_change = 0
-        self._n_unread = 0  # tokens of the text that the draft model has not read
         self._looks = 0
         self._longest = 0.0  # tokens that a recent pass committed, at most
         self._is_looking = False  # the draft is only compared with what the target writes
@@ -140,15 +139,15 @@ class Auto:
     def read_prompt(self, n_tokens: int, seconds: float, n_unread: int) -> None:
         self._read()
         self.guide.read_prompt(n_tokens, seconds)
-        self._n_unread = n_unread
+        self._stakes.n_unread = n_unread
         if self.is_off:
             self._purse.begin_text()
             self._purse.save(seconds / self._plain())
             self._try()  # a text of its own may well be better than the mean of those that were measured
-        if self.needs_draft and not self._held.passes and not self._may_win(self._held):
+        if self.needs_draft and not self._held.passes and not self._stakes.may_win(self._held):
             self._change(self._off)
         if self.needs_draft:
-            self._n_unread = 0  # it reads the prompt now
+            self._stakes.n_unread = 0  # it reads the prompt now
         self._next = self._sized(self._held)
 
     def record(self, record: PassRecord) -> None:
@@ -172,13 +171,13 @@ class Auto:
         self._stakes.ctx = record.ctx
         self._n_passes += 1
         knew_plain = self.guide.knows_plain
-        is_catching_up = knew_plain and self._held.plan.method.needs_draft and self._n_unread >= _BEHIND
+        is_catching_up = knew_plain and self._held.plan.method.needs_draft and self._stakes.n_unread >= _BEHIND
         self.guide.learn(record, has_read=not is_catching_up)
         if knew_plain:
             self._judge(record, is_catching_up)
         elif self.guide.knows_plain:
             self._expect()
-            if not (self._may_win(self._held) and self._stakes.can_pay(self._held.plan, self._purse.balance)):
+            if not (self._stakes.may_win(self._held) and self._stakes.can_pay(self._held.plan, self._purse.balance)):
                 self._change(self._off)
         self._next = self._sized(self._held)
 
@@ -201,10 +200,10 @@ class Auto:
         self._since_change += 1
         if arm is self._off:
             self.guide.rate = 1e-3 / plain
-            self._n_unread += record.n_tokens
+            self._stakes.n_unread += record.n_tokens
             self._go_on_plainly(record.seconds)
             return
-        self._n_unread = 0 if arm.plan.method.needs_draft else self._n_unread + record.n_tokens
+        self._stakes.n_unread = 0 if arm.plan.method.needs_draft else self._stakes.n_unread + record.n_tokens
         won = record.n_tokens - record.seconds / plain
         self._longest = max(_AGING * self._longest, record.n_tokens)
         self.guide.follow(record)
@@ -232,7 +231,7 @@ class Auto:
         if loses and not is_free:
             self._abandon()
         elif passes >= _LEAST_PASSES:
-            others = [arm for arm in self._arms[1:] if arm is not self._held and self._may_win(arm)]
+            others = [arm for arm in self._arms[1:] if arm is not self._held and self._stakes.may_win(arm)]
             best = max([self._held if is_free else self._off, *others], key=lambda arm: arm.estimate(plain)[0])
             if best.estimate(plain)[0] > rate + error:
                 self._change(best)
@@ -251,7 +250,7 @@ class Auto:
 
     def _try(self) -> None:
         """Take up the most promising of the plans that may win, if it is known to win or the purse pays for it."""
-        arms = [arm for arm in self._arms[1:] if arm is not self._held and self._may_win(arm)]
+        arms = [arm for arm in self._arms[1:] if arm is not self._held and self._stakes.may_win(arm)]
         if not arms or not self.guide.knows_plain:
             return
         plain = self._plain()
@@ -299,6 +298,3 @@ class Auto:
             self.guide.most_lost_ms = -math.inf
             return plan.smallest
         return replace(plan, depth=max(1, min(plan.depth, int(self._purse.balance / 2 / self._stakes.level()))))
-
-    def _may_win(self, arm: Arm) -> bool:
-        return self._stakes.may_win(arm, self._n_unread)

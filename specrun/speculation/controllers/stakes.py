@@ -9,7 +9,6 @@ from specrun.speculation.planning.guide import Guide
 # Times are counted in plain passes. The constants were chosen in the simulations of tests/speculation/controllers.
 _FEWEST_LOOKS = 3  # draft passes that the purse must pay for before a plan is taken up
 _READING = 0.3  # of a draft pass over one token, for each token that the draft reads with many others
-_HOPELESS = 0.6  # a plan that was learned to be slower is never tried
 _USUAL_CHANCE = 0.8  # that a token of a good draft is right, for whether it may win at all
 _WORTH_READING = 10.0  # plain passes that this may take for a plan that may be twice as fast as plain decoding
 _PAID_BACK = 20.0  # the same where nothing is known but what passes take; a draft mostly takes longer than expected
@@ -20,12 +19,12 @@ _UNSEEN = 0.01  # share of a plain pass that nobody sees
 class Stakes:
     """What plans may cost and win.
 
-    guide: pass times. is_tuned: whether `specrun tune` measured them. ctx: tokens of the text that is written, which
-    the caller keeps true.
+    guide: pass times. is_tuned: whether `specrun tune` measured them. ctx, n_unread: tokens of the text that is
+    written, and of those that the draft model has not read, which the caller keeps true.
     """
 
     def __init__(self, guide: Guide, is_tuned: bool) -> None:
-        self.ctx = 0
+        self.ctx = self.n_unread = 0
         self._guide = guide
         self._is_tuned = is_tuned
 
@@ -36,20 +35,20 @@ class Stakes:
         is_drafting = arm.plan.drafts and arm.plan.can_shrink and not arm.plan.method.needs_draft
         return is_drafting and self._guide.plain_ms(self.ctx) > _SOURCES_MS / _UNSEEN
 
-    def may_win(self, arm: Arm, n_unread: int) -> bool:
+    def may_win(self, arm: Arm) -> bool:
         """Whether a plan may win by enough to pay for what its draft has to read first.
 
         Without a profile, pass times decide: reading a prompt tells what a further token costs at least.
         """
         needs_draft = arm.plan.method.needs_draft
-        reading = _READING * n_unread * self.level() if needs_draft else 0.0
+        reading = _READING * self.n_unread * self.level() if needs_draft else 0.0
         if arm.is_known:
             return sum(arm.prior()) >= 1 + reading / _WORTH_READING
         # What earlier runs learned rests on other texts.
         plain_ms = self._guide.plain_ms(self.ctx)
         best = self._guide.chain_rate(_USUAL_CHANCE, self.ctx) if needs_draft else sum(arm.prior())
         cost = reading / _PAID_BACK if needs_draft else _SOURCES_MS / plain_ms
-        return best >= 1 + cost and arm.rate > _HOPELESS
+        return best >= 1 + cost
 
     def can_pay(self, plan: Plan, balance: float) -> bool:
         """Whether the purse pays for a few draft passes and the smallest tree of the plan."""
