@@ -3,7 +3,7 @@
     python scripts/bench_attention.py [-t THREADS] [--repeat N]
 
 Prints a Markdown table: milliseconds that one layer's attention takes of a prompt of 500 tokens and an answer of 256
-(specrun/engine/kernel_trials.py), the median of N trials, and what an untuned target with such heads does.
+(specrun/loading/kernel_trials.py), the median of N trials, and what an untuned target with such heads does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import statistics
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine.kernel_trials import Heads, attention_ms, prefers_without
+from specrun.loading.kernel_trials import Heads, attention_ms, prefers_without
 
 MODELS = {
     "Llama 3.1 8B": Heads(32, 8, 128),

@@ -32,7 +32,7 @@ from capped import bytes_read
 from peer_tools import build, tools
 
 from specrun.bench import bench_prompts
-from specrun.engine import calibration_texts
+from specrun.decoding import calibration_texts
 from specrun.hardware.cpu import usable_cores
 
 WAYS = {

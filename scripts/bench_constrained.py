@@ -18,11 +18,11 @@ from typing import Any
 
 from specrun.catalog import embedded
 from specrun.constraints.json_schema import schema_to_gbnf
-from specrun.engine.growth_maps import by_profile
-from specrun.engine.model import Model
-from specrun.engine.request import Request
-from specrun.engine.resolving import identity_of
-from specrun.engine.run_options import RunOptions
+from specrun.decoding.growth_maps import by_profile
+from specrun.decoding.request import Request
+from specrun.loading.model import Model
+from specrun.loading.resolving import identity_of
+from specrun.loading.run_options import RunOptions
 from specrun.profiles import profile_files
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN

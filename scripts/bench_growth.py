@@ -22,13 +22,13 @@ from pathlib import Path
 import numpy as np
 
 from specrun.catalog import embedded
-from specrun.engine.engine import Engine
-from specrun.engine.generation import Generation
-from specrun.engine.growth_maps import PositionalMeter
-from specrun.engine.model import Model
-from specrun.engine.passes import write_alone
-from specrun.engine.request import Request
-from specrun.engine.run_options import RunOptions
+from specrun.decoding.engine import Engine
+from specrun.decoding.generation import Generation
+from specrun.decoding.growth_maps import PositionalMeter
+from specrun.decoding.passes import write_alone
+from specrun.decoding.request import Request
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation import sequoia
 from specrun.speculation.accept import Accepted

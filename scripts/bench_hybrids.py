@@ -28,14 +28,14 @@ from unittest.mock import patch
 
 import numpy as np
 
-from specrun.engine import kept_states
-from specrun.engine.generation import Generation
-from specrun.engine.model import Model
-from specrun.engine.passes import write_alone
-from specrun.engine.request import Request
-from specrun.engine.run_options import RunOptions
-from specrun.engine.statistics import Statistics
+from specrun.decoding.generation import Generation
+from specrun.decoding.passes import write_alone
+from specrun.decoding.request import Request
+from specrun.decoding.statistics import Statistics
 from specrun.llama_settings import LlamaSettings
+from specrun.loading import kept_states
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN

@@ -24,10 +24,10 @@ from typing import Any
 from peer_tools import build
 
 import specrun
-from specrun.engine.model import Model
-from specrun.engine.request import Request
+from specrun.decoding.request import Request
 from specrun.hardware.cpu import usable_cores
 from specrun.llama import draft as draft_module
+from specrun.loading.model import Model
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN

@@ -19,9 +19,9 @@ from dataclasses import replace
 
 import specrun
 from specrun.bench import bench_prompts
-from specrun.engine.model import Model
-from specrun.engine.request import Request, make_request
-from specrun.engine.statistics import Statistics
+from specrun.decoding.request import Request, make_request
+from specrun.decoding.statistics import Statistics
+from specrun.loading.model import Model
 from specrun.options.sampling_options import SamplingOptions
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.method import OFF

@@ -19,10 +19,10 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from specrun.engine.engine import Engine
-from specrun.engine.generation import Generation
-from specrun.engine.passes import write_alone
-from specrun.engine.request import Request
+from specrun.decoding.engine import Engine
+from specrun.decoding.generation import Generation
+from specrun.decoding.passes import write_alone
+from specrun.decoding.request import Request
 from specrun.llama import DraftContext, LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.draft_tokens import SameTokens

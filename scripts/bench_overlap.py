@@ -25,7 +25,7 @@ from other_vocabularies import in_another_order, without_tokens
 
 import specrun
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine.model import Model
+from specrun.loading.model import Model
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan

@@ -27,9 +27,9 @@ from peer_tools.errors import ToolError
 from peer_tools.running import Runner, request
 
 import specrun
-from specrun.engine import prompt_folder
-from specrun.engine.completion import Completion
-from specrun.engine.request import Request
+from specrun.decoding import prompt_folder
+from specrun.decoding.completion import Completion
+from specrun.decoding.request import Request
 from specrun.hardware.cpu import usable_cores
 from specrun.sampling import SamplingParameters
 

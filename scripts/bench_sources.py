@@ -17,12 +17,12 @@ from pathlib import Path
 
 from specrun.bench import bench_prompts as prompts
 from specrun.catalog import embedded
-from specrun.engine.generation import Generation
-from specrun.engine.model import Model
-from specrun.engine.passes import write_alone
-from specrun.engine.request import Request
-from specrun.engine.run_options import RunOptions
+from specrun.decoding.generation import Generation
+from specrun.decoding.passes import write_alone
+from specrun.decoding.request import Request
 from specrun.llama_settings import LlamaSettings
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.profiles.codec import converter
 from specrun.profiles.profile import Acceptance, nearest
 from specrun.sampling import SamplingParameters

@@ -23,9 +23,9 @@ from other_vocabularies import with_more_tokens
 
 import specrun
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine import calibration_texts
-from specrun.engine.model import Model
-from specrun.engine.request import Request
+from specrun.decoding import calibration_texts
+from specrun.decoding.request import Request
+from specrun.loading.model import Model
 from specrun.making.trimming import trim
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan

@@ -1,4 +1,4 @@
-"""Whether text with speculation is the text without it, bit for bit: the long form of tests/engine/test_exactness.py.
+"""Whether text with speculation is the text without it, bit for bit: the long form of tests/decoding/test_exactness.py.
 
     python scripts/check_exactness.py [--prompts 100] [--max-tokens 128] [--prompt-tokens 40]
     python scripts/check_exactness.py --exact [--type q4_k_m] [--gpu-layers N] [...]

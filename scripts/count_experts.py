@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import expert_pages
-from specrun.engine import calibration_texts as texts
+from specrun.decoding import calibration_texts as texts
 from specrun.hardware.cpu import usable_cores
 from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext

@@ -68,7 +68,7 @@ class Case:
 
 def run(folder: Path, seed: int, numbers: range, keep: Path | None) -> list[Case]:
     """The cases with these numbers, one after the other."""
-    for module in ("engine.opening", "catalog.info", "catalog.pairs"):  # not again in every child
+    for module in ("loading.opening", "catalog.info", "catalog.pairs"):  # not again in every child
         importlib.import_module(f"specrun.{module}")
     parts = {name: taken_apart(folder / f"{name}.gguf") for name in (*_MODELS, *_FOREIGN)}
     results = []

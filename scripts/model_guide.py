@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specrun.catalog.entries import Entry, catalog
-from specrun.engine.local_fit import LocalFits
 from specrun.hardware.fit import Fit, Rates
 from specrun.hardware.machine import Device
+from specrun.loading.local_fit import LocalFits
 from specrun.views.answer_report import layers
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"

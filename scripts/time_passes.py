@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from specrun.engine import calibration_texts as texts
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
+from specrun.decoding import calibration_texts as texts
 from specrun.hardware.cpu import usable_cores
 from specrun.llama import TargetContext
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.llama_settings import LlamaSettings
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.tree import TokenTree

@@ -28,9 +28,9 @@ from specrun.errors import (
 )
 
 if TYPE_CHECKING:
-    from specrun.engine.completion import Completion
-    from specrun.engine.model import Model
-    from specrun.engine.session import Session
+    from specrun.decoding.completion import Completion
+    from specrun.decoding.session import Session
+    from specrun.loading.model import Model
 
 __version__ = "0.1.0"
 __all__ = [
@@ -53,7 +53,7 @@ __all__ = [
     "load",
 ]
 
-_LAZY = ("Completion", "Model", "Session")  # each is in the module of `specrun.engine` that has its name
+_LAZY = ("Completion", "Model", "Session")  # each is in the module that has its name
 
 
 def load(target: str | Path | None = None, draft: str | Path | None = None, **options: Any) -> Model:
@@ -67,7 +67,7 @@ def load(target: str | Path | None = None, draft: str | Path | None = None, **op
     `Model.notices` says where the model runs otherwise than the options asked. Raises a SpecrunError, whose message
     says what to do, and TypeError for an unknown option.
     """
-    from specrun.engine import opening
+    from specrun.loading import opening
 
     return opening.load(target, draft, options)
 
@@ -78,4 +78,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'specrun' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"specrun.engine.{name.lower()}"), name)
+    return getattr(import_module(f"specrun.{'loading' if name == 'Model' else 'decoding'}.{name.lower()}"), name)

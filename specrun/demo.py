@@ -18,13 +18,13 @@ from pathlib import Path
 from specrun.catalog import embedded
 from specrun.catalog.entries import Entry
 from specrun.catalog.gguf_file import GgufFile, file_identity
+from specrun.decoding.request import make_request
 from specrun.display_text import rate_text, size_text
-from specrun.engine.local_fit import LocalFits
-from specrun.engine.model import Model
-from specrun.engine.request import make_request
 from specrun.errors import SpecrunError, disk_errors
 from specrun.hardware.fit import Fits
 from specrun.interrupts import InterruptFlag, never
+from specrun.loading.local_fit import LocalFits
+from specrun.loading.model import Model
 from specrun.locations import cache_dir
 from specrun.long_run import Run
 from specrun.making.widening import WiderModel

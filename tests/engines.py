@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine import step
-from specrun.engine.engine import Engine
-from specrun.engine.generation import Generation, StepOfText
-from specrun.engine.model import Model
-from specrun.engine.passes import write_alone
-from specrun.engine.prompt_states import PromptStates
-from specrun.engine.request import Request
-from specrun.engine.run_options import RunOptions
-from specrun.engine.statistics import Statistics
+from specrun.decoding import step
+from specrun.decoding.engine import Engine
+from specrun.decoding.generation import Generation, StepOfText
+from specrun.decoding.passes import write_alone
+from specrun.decoding.prompt_states import PromptStates
+from specrun.decoding.request import Request
+from specrun.decoding.statistics import Statistics
 from specrun.llama import TargetContext, target
 from specrun.llama.context import Logits
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.method import Plan

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from gpu_bench.bench import Bench, OutOfTimeError
-from specrun.engine import calibration_texts
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
+from specrun.decoding import calibration_texts
 from specrun.errors import LlamaError, SpecrunError
 from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.processes import child_process
 from specrun.speculation.drafters.specexec import SPECEXEC

@@ -11,13 +11,13 @@ from typing import Any
 from gpu_bench.bench import Bench, Question
 from gpu_bench.passes import shares
 from specrun.catalog.gguf_file import GgufFile
-from specrun.engine import calibration_texts
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
+from specrun.decoding import calibration_texts
 from specrun.errors import SpecrunError
 from specrun.hardware.machine import offload_devices
 from specrun.llama import devices, library
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.processes import child_process
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF

@@ -9,10 +9,10 @@ from machines.measure import data_folder, options
 from machines.simulated import simulated
 from machines.tables import Machine
 from specrun.bench import bench_prompts
-from specrun.engine.completion import Completion
-from specrun.engine.many import Listed, write_many
-from specrun.engine.model import Model
-from specrun.engine.request import make_request
+from specrun.decoding.completion import Completion
+from specrun.decoding.request import make_request
+from specrun.loading.many import Listed, write_many
+from specrun.loading.model import Model
 from specrun.options.sampling_options import SamplingOptions
 from specrun.speculation.method import OFF
 

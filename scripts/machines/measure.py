@@ -13,13 +13,13 @@ from machines import pairs
 from machines.simulated import STEP_MS, simulated
 from machines.tables import MACHINES, Machine
 from specrun.catalog import embedded
-from specrun.engine.learning import Learner
-from specrun.engine.model import Model
-from specrun.engine.request import make_request
-from specrun.engine.resolving import identity_of, with_profile
-from specrun.engine.run_options import RunOptions
-from specrun.engine.statistics import Statistics
+from specrun.decoding.request import make_request
+from specrun.decoding.statistics import Statistics
 from specrun.llama_settings import LlamaSettings
+from specrun.loading.learning import Learner
+from specrun.loading.model import Model
+from specrun.loading.resolving import identity_of, with_profile
+from specrun.loading.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.options.sampling_options import SamplingOptions
 from specrun.options.speculation_options import SpeculationOptions

@@ -12,10 +12,10 @@ import numpy as np
 
 from machines.tables import Machine
 from specrun import clock
-from specrun.engine import placing
 from specrun.llama.batch import Batch
 from specrun.llama.lane_cells import CellLedger
 from specrun.llama.rollback import TextCache
+from specrun.loading import placing
 
 TARGET_NAME, DRAFT_NAME = "specrun demo target", "simulated draft"  # `general.name` in the files
 STEP_MS = 0.3  # of specrun's own work in a pass

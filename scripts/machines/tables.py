@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from specrun.engine.placing import FirstGuesses
+from specrun.loading.placing import FirstGuesses
 from specrun.speculation.planning.pass_times import ExpertGrowth
 
 _RAW = Path(__file__).parents[2] / "docs" / "benchmarks" / "raw"

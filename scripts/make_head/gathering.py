@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from specrun.engine.draft_loading import check_heads
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
 from specrun.errors import PromptError
 from specrun.llama.batch import committed_tokens
 from specrun.llama.heads import bindings
+from specrun.loading.draft_loading import check_heads
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from specrun.engine.model import Model
 from specrun.errors import PromptError
+from specrun.loading.model import Model
 from specrun.locations import decode, given_json, read_bytes
 
 KINDS = ("code", "chat", "prose", "structured", "edit", "summary")  # answers to the last two copy from the prompt

@@ -11,10 +11,10 @@ from statistics import mean, median
 from typing import Any
 
 from specrun.catalog.heads import article
-from specrun.engine import growth_maps
-from specrun.engine.model import Model
-from specrun.engine.statistics import Statistics
+from specrun.decoding import growth_maps
+from specrun.decoding.statistics import Statistics
 from specrun.llama import AnyHead
+from specrun.loading.model import Model
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC

@@ -11,11 +11,11 @@ import psutil
 
 from specrun.bench.bench_prompts import BenchPrompt, fitting
 from specrun.bench.rows import AUTO_ROW, OFF_ROW, BenchSettings, Row, RowPlans, rate, summarise
-from specrun.engine.generation import Generation
-from specrun.engine.model import Model
-from specrun.engine.passes import write_alone
-from specrun.engine.request import Request
-from specrun.engine.statistics import Statistics
+from specrun.decoding.generation import Generation
+from specrun.decoding.passes import write_alone
+from specrun.decoding.request import Request
+from specrun.decoding.statistics import Statistics
+from specrun.loading.model import Model
 from specrun.long_run import Run
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.method import OFF, Plan

@@ -6,10 +6,10 @@ import re
 from dataclasses import replace
 from typing import Any, get_args, get_type_hints
 
+from specrun.decoding.session import Session
 from specrun.display_text import did_you_mean, near
-from specrun.engine.model import Model
-from specrun.engine.session import Session
 from specrun.errors import UsageError
+from specrun.loading.model import Model
 from specrun.options.expand import CHAT_COMMANDS, option_of
 from specrun.options.sampling_options import Thinking, settled, settled_max_tokens
 from specrun.sampling.adjustments import SamplingParameters, option_name

@@ -19,13 +19,13 @@ from specrun.catalog.here import LocalModel, local_models
 from specrun.chat import commands, conversation_file
 from specrun.chat.conversation_file import LastConversation
 from specrun.chat.reader import without_echo
+from specrun.decoding.completion import Completion
+from specrun.decoding.request import Request
 from specrun.display_text import one_line, size_text, visible, without_secrets
-from specrun.engine.completion import Completion
-from specrun.engine.model import Model
-from specrun.engine.request import Request
 from specrun.errors import PromptError, SpecrunError, UsageError
 from specrun.interrupts import Ending, InterruptFlag, held, is_ending
 from specrun.llama.chat_template import Message
+from specrun.loading.model import Model
 from specrun.options.sampling_options import Thinking
 from specrun.views import answer_report, tree_view
 

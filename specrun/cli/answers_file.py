@@ -18,9 +18,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from specrun.cli.prompt_input import PromptLine
-from specrun.engine.model import Model
-from specrun.engine.request import Request
+from specrun.decoding.request import Request
 from specrun.errors import SpecrunError, UsageError, words_of
+from specrun.loading.model import Model
 from specrun.locations import json_text, parse_json, read_bytes, whole_file
 
 _MADE_FROM = "made_from"  # the digests of an object: those of the prompt and of what else its text depends on

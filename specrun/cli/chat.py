@@ -19,7 +19,7 @@ from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import answer_report, output
 
 if TYPE_CHECKING:
-    from specrun.engine.model import Model
+    from specrun.loading.model import Model
     from specrun.views.answer_stream import AnswerView
 
 
@@ -73,7 +73,7 @@ def chat(
     from specrun.chat.loop import ChatLoop, Surroundings
     from specrun.chat.reader import PipeReader, TerminalReader
     from specrun.cli.opening import opened, target_of
-    from specrun.engine.request import make_request
+    from specrun.decoding.request import make_request
     from specrun.llama import chat_template
 
     speculation.check_constrained(sampling.grammar, sampling.json_schema)

@@ -33,8 +33,8 @@ def doctor(
     on, memory, other load, folders, disk, hub, profiles and other facts that are kept. Nothing is downloaded. The exit
     code is 1 if a check fails, else 0.
     """
+    from specrun.decoding import prompt_folder
     from specrun.doctor.examine import examine
-    from specrun.engine import prompt_folder
 
     if forget_prompts:
         with disk_errors("deleted"):

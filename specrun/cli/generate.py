@@ -79,10 +79,10 @@ def generate(
     given = given and typed(given, "the prompt", PromptError)
     from specrun.cli import prompt_input
     from specrun.cli.opening import opened
-    from specrun.engine.many import Crowd, usual_bytes
-    from specrun.engine.prompt_states import FEWEST
-    from specrun.engine.request import make_request
+    from specrun.decoding.prompt_states import FEWEST
+    from specrun.decoding.request import make_request
     from specrun.llama import chat_template
+    from specrun.loading.many import Crowd, usual_bytes
 
     # All input is read before the model is loaded, so that mistakes in it are reported at once.
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
@@ -147,7 +147,7 @@ def _keeps_prompts(form: FormOptions) -> bool:
 
 def _parallel(given: str) -> int | None:
     """The number that `--parallel` names; None for `auto`. Raises UsageError for anything else."""
-    from specrun.engine.many import MOST_TEXTS
+    from specrun.loading.many import MOST_TEXTS
 
     if given == "auto":
         return None

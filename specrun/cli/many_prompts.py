@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 
 from specrun.cli.answers_file import AnswersFile, made_with
 from specrun.cli.prompt_input import PromptLine
+from specrun.decoding.completion import Completion
+from specrun.decoding.request import Request
 from specrun.display_text import duration_text, rate_text
-from specrun.engine.completion import Completion
-from specrun.engine.many import write_many
-from specrun.engine.model import Model
-from specrun.engine.request import Request
 from specrun.errors import INTERRUPTED_EXIT_CODE, ModelFileError, PromptError, SpecrunError
 from specrun.interrupts import InterruptFlag
+from specrun.loading.many import write_many
+from specrun.loading.model import Model
 from specrun.long_run import left_text
 from specrun.views import output
 from specrun.views.plain_answer import AnswerWriter

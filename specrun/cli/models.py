@@ -56,7 +56,7 @@ def list_models(
     """
     from specrun.catalog import entries
     from specrun.catalog.here import local_models
-    from specrun.engine.local_fit import IN_MEMORY, LocalFits
+    from specrun.loading.local_fit import IN_MEMORY, LocalFits
     from specrun.views.models_table import models_table, row_of
 
     catalog = entries.catalog()
@@ -182,7 +182,7 @@ def list_pairs(
     """
     from specrun.catalog import info, resolve
     from specrun.catalog.entries import best_companion
-    from specrun.engine import calibration_texts
+    from specrun.decoding import calibration_texts
 
     targets = [resolve.locate(target)] if target else list(info.on_this_machine())
     text = calibration_texts.together("calibrate", "validate")

@@ -21,19 +21,19 @@ from specrun.catalog.hub import is_offline
 from specrun.cli.pulling import AskingFetcher, can_ask
 from specrun.display_text import one_line, size_text
 from specrun.doctor import Finding, installation
-from specrun.engine.model import Model
-from specrun.engine.opening import open_model
 from specrun.errors import SpecrunError, UsageError
 from specrun.hardware.machine import gpu_driver, nvidia_card, offload_devices
 from specrun.llama import devices, library
+from specrun.loading.model import Model
+from specrun.loading.opening import open_model
 from specrun.locations import names_file
 from specrun.options.machine_options import MachineOptions
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import output
 
 if TYPE_CHECKING:
-    from specrun.engine.local_fit import LocalFits
     from specrun.hardware.fit import Fit
+    from specrun.loading.local_fit import LocalFits
 
 
 def opened(
@@ -158,7 +158,7 @@ def _chosen(answer: str, offers: Sequence[Offer]) -> str:
 
 def _groups() -> dict[str, list[Offer]]:
     """What is offered, by headings. What is on this machine comes first, and of it what came last."""
-    from specrun.engine.local_fit import LocalFits
+    from specrun.loading.local_fit import LocalFits
 
     catalog = entries.catalog()
     fits = LocalFits.now(catalog)
@@ -202,7 +202,7 @@ def _menu(groups: dict[str, list[Offer]]) -> Table:
 
 def _downloads(catalog: Iterable[Entry], fits: LocalFits, here: set[str]) -> Iterator[Offer]:
     """A small model and the best one that fit memory and disk, and the one that is recommended, of those not here."""
-    from specrun.engine.local_fit import IN_MEMORY
+    from specrun.loading.local_fit import IN_MEMORY
 
     free, least, sized = cache.free_bytes(), 0.0, list[str]()
     missing = {e.alias: (e, found) for e in catalog if e.alias not in here and (found := fits.of(e, None))}

@@ -215,7 +215,7 @@ def growth_map(
     Its size is chosen by the profile of `specrun tune`, if there is one, else --budget and --depth bound it.
     """
     from specrun.cli.opening import opened
-    from specrun.engine import growth_maps
+    from specrun.decoding import growth_maps
     from specrun.speculation.registry import find
     from specrun.views import tree_view
 
@@ -249,8 +249,8 @@ def datastore(
     from specrun.catalog.pairs import check_tokenizer
     from specrun.catalog.resolve import local_pair
     from specrun.cli.pulling import AskingFetcher
-    from specrun.engine import run_sources as sources
-    from specrun.engine.source_files import datastore_file as store
+    from specrun.decoding import run_sources as sources
+    from specrun.decoding.source_files import datastore_file as store
     from specrun.llama import LlamaModel
     from specrun.llama_settings import UNDECIDED
 

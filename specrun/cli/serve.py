@@ -75,8 +75,8 @@ def serve(
         specrun serve --target qwen-14b --host 0.0.0.0 --api-key SECRET
     """
     from specrun.cli.opening import opened, target_of
-    from specrun.engine.conversations import Conversations
-    from specrun.engine.request import make_request
+    from specrun.decoding.conversations import Conversations
+    from specrun.decoding.request import make_request
     from specrun.hardware.memory import Memory
     from specrun.llama import chat_template
     from specrun.serving.app import make_app

@@ -20,7 +20,7 @@ from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import output
 
 if TYPE_CHECKING:
-    from specrun.engine.run_options import RunOptions
+    from specrun.loading.run_options import RunOptions
     from specrun.profiles.profile import Profile
     from specrun.tuning.tune_pair import TunedDraft
     from specrun.tuning.tuner import EffortName
@@ -110,7 +110,7 @@ def _listed(models: ModelOptions) -> Sequence[ModelOptions]:
 def _run_options(pairs: Sequence[ModelOptions], machine: MachineOptions) -> list[tuple[str | None, RunOptions]]:
     """The options of a run of each pair, with the name of its draft as the user gave it."""
     from specrun.cli.pulling import AskingFetcher
-    from specrun.engine.resolving import run_options
+    from specrun.loading.resolving import run_options
 
     further = SpeculationOptions(), machine
     return [(pair.draft, run_options(pair, *further, AskingFetcher(pair.pull), output.note)) for pair in pairs]
@@ -122,7 +122,7 @@ def _tune(
     """trims: whether the fastest draft is also measured with fewer tokens, where that may pay."""
     from specrun.bench import bench_prompts
     from specrun.cli.opening import note_unusable_gpu
-    from specrun.engine.calibration_texts import TuningText
+    from specrun.decoding.calibration_texts import TuningText
     from specrun.long_run import Run
     from specrun.profiles import profile_files
     from specrun.tuning import unfinished
@@ -227,7 +227,7 @@ def _show(profile: Profile, what: TuneOptions) -> None:
 
 def _use_saved(pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileOptions, what: TuneOptions) -> None:
     """Show, delete or export the profiles of the pairs, each given with the name of its draft (None for the usual)."""
-    from specrun.engine.resolving import identity_of
+    from specrun.loading.resolving import identity_of
     from specrun.profiles import profile_files
     from specrun.profiles.codec import profile_to_json
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from specrun import kept_facts, locations
 from specrun.catalog import cache, hub
+from specrun.decoding import prompt_folder
 from specrun.display_text import size_text
 from specrun.doctor import Finding
-from specrun.engine import prompt_folder
 from specrun.hardware.storage import Storage
 from specrun.kept_facts import KeptFact
 from specrun.locations import file_bytes

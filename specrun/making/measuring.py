@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.engine import calibration_texts as texts
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
+from specrun.decoding import calibration_texts as texts
 from specrun.errors import ModelFileError, PairError
 from specrun.llama import TargetContext
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation import sequoia

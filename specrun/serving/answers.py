@@ -15,8 +15,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from specrun.engine.completion import Completion
-from specrun.engine.request import Request
+from specrun.decoding.completion import Completion
+from specrun.decoding.request import Request
 from specrun.errors import SpecrunError
 from specrun.reading.deltas import Delta, Reader
 from specrun.sampling.sampler import TokenLogprob

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, InstanceOf
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from specrun.engine.completion import Completion
+from specrun.decoding.completion import Completion
 from specrun.reading.calls import arguments_of, whole_characters
 from specrun.reading.deltas import Delta
 from specrun.serving.answers import Answer, Shape, Wanted, answering, frame, in_thread

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Generic, TypeVar, cast
 
-from specrun.engine.completion import Completion
-from specrun.engine.request import Request
+from specrun.decoding.completion import Completion
+from specrun.decoding.request import Request
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.api_error import UNAVAILABLE, ApiError
 from specrun.serving.prompts import Prompt

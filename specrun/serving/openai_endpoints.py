@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, InstanceOf
 
 from specrun import __version__
-from specrun.engine.chat_format import is_begun
-from specrun.engine.completion import Completion
-from specrun.engine.model import Model
-from specrun.engine.request import Request
+from specrun.decoding.chat_format import is_begun
+from specrun.decoding.completion import Completion
+from specrun.decoding.request import Request
+from specrun.loading.model import Model
 from specrun.reading.deltas import CallDelta, Delta, Reader
 from specrun.reading.form import AnswerForm
 from specrun.sampling.sampler import TokenLogprob

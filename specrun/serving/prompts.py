@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, InstanceOf, ValidationInfo, field_validator
 
-from specrun.engine.chat_format import ChatFormat
-from specrun.engine.completion import Completion
-from specrun.engine.model import Model
-from specrun.engine.prompt_tokens import WrittenTexts, prompt_tokens
+from specrun.decoding.chat_format import ChatFormat
+from specrun.decoding.completion import Completion
+from specrun.decoding.prompt_tokens import WrittenTexts, prompt_tokens
 from specrun.errors import ModelFileError
 from specrun.llama.chat_template import Message
 from specrun.llama.infill import infill_tokens
+from specrun.loading.model import Model
 from specrun.reading.calls import whole_characters
 from specrun.reading.form import AnswerForm
 from specrun.serving.api_error import ApiError, TooLongError, refused

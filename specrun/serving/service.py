@@ -9,11 +9,11 @@ from typing import Any
 
 from anyio import CapacityLimiter
 
-from specrun.engine.completion import Completion
-from specrun.engine.model import Model
-from specrun.engine.request import Request
-from specrun.engine.statistics import Statistics
+from specrun.decoding.completion import Completion
+from specrun.decoding.request import Request
+from specrun.decoding.statistics import Statistics
 from specrun.llama.infill import infill_tokens
+from specrun.loading.model import Model
 from specrun.sampling.adjustments import MAX_SEED
 from specrun.serving.api_error import UNAVAILABLE, ApiError
 from specrun.serving.job import Asked, Job, JobQueue

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from specrun.engine.conversations import Conversations
-from specrun.engine.together import Together
+from specrun.decoding.conversations import Conversations
+from specrun.decoding.together import Together
 from specrun.errors import SpecrunError
 from specrun.interrupts import never
 from specrun.serving.api_error import SERVER_ERROR, ApiError

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from specrun.engine.completion import Completion
-from specrun.engine.conversations import Conversations
-from specrun.engine.engine import Engine
-from specrun.engine.generation import StepOfText
-from specrun.engine.together import LaneText
+from specrun.decoding.completion import Completion
+from specrun.decoding.conversations import Conversations
+from specrun.decoding.engine import Engine
+from specrun.decoding.generation import StepOfText
+from specrun.decoding.together import LaneText
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.job import Asked, Job, Piece, stopping
 from specrun.serving.service import Service

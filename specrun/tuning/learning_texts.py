@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from specrun import clock
-from specrun.engine.generation import Generation
-from specrun.engine.growth_maps import PositionalMeter
-from specrun.engine.model import Model
-from specrun.engine.passes import write_alone
-from specrun.engine.request import Request
+from specrun.decoding.generation import Generation
+from specrun.decoding.growth_maps import PositionalMeter
+from specrun.decoding.passes import write_alone
+from specrun.decoding.request import Request
+from specrun.loading.model import Model
 from specrun.long_run import Run
 from specrun.profiles.profile import Acceptance, TunedPlan
 from specrun.sampling import SamplingParameters

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from specrun import clock
-from specrun.engine.engine import Engine
+from specrun.decoding.engine import Engine
 from specrun.llama import BlockDraft, RecurrentDraft, TargetContext
 from specrun.long_run import Run
 from specrun.speculation.drafter import DraftNode

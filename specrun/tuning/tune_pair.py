@@ -8,18 +8,18 @@ from statistics import geometric_mean
 from typing import Any
 
 from specrun import clock
-from specrun.engine import calibration_texts as texts
-from specrun.engine.default_settings import with_defaults
-from specrun.engine.model import Model
-from specrun.engine.placing import LoadPlan, plan_load
-from specrun.engine.resolving import identity_of
-from specrun.engine.run_options import RunOptions
-from specrun.engine.trial import best_of, is_faster
+from specrun.decoding import calibration_texts as texts
 from specrun.hardware.cpu import usable_cores, usable_threads
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement
 from specrun.llama import devices, offload_threshold, tiled_kernels
 from specrun.llama_settings import LlamaSettings
+from specrun.loading.default_settings import with_defaults
+from specrun.loading.model import Model
+from specrun.loading.placing import LoadPlan, plan_load
+from specrun.loading.resolving import identity_of
+from specrun.loading.run_options import RunOptions
+from specrun.loading.trial import best_of, is_faster
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile
 from specrun.speculation.drafters.cost_aware import MERGED

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from specrun import clock
-from specrun.engine import calibration_texts as texts
-from specrun.engine.default_settings import keeps_bits
-from specrun.engine.model import Model
+from specrun.decoding import calibration_texts as texts
 from specrun.llama.invariance import depends_on_size, exact_sizes
 from specrun.llama.rollback import most_waiting
+from specrun.loading.default_settings import keeps_bits
+from specrun.loading.model import Model
 from specrun.long_run import Run
 from specrun.profiles.profile import Acceptance, TunedPlan
 from specrun.speculation.drafters.cost_aware import MERGED

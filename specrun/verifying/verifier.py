@@ -11,13 +11,13 @@ from typing import TypeAlias
 import numpy as np
 
 from specrun.bench.bench_prompts import BenchPrompt, fitting
-from specrun.engine.generation import Generation, StepOfText
-from specrun.engine.model import Model
-from specrun.engine.passes import write_alone
-from specrun.engine.request import Request
+from specrun.decoding.generation import Generation, StepOfText
+from specrun.decoding.passes import write_alone
+from specrun.decoding.request import Request
 from specrun.llama.context import Logits
 from specrun.llama.invariance import tree_along, true_path
 from specrun.llama.target import TargetContext
+from specrun.loading.model import Model
 from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser

@@ -11,11 +11,11 @@ from specrun.hardware.memory import held_bytes
 from specrun.long_run import left_text
 
 if TYPE_CHECKING:
-    from specrun.engine.completion import Completion
-    from specrun.engine.model import Model
-    from specrun.engine.session import Session
-    from specrun.engine.statistics import Statistics
+    from specrun.decoding.completion import Completion
+    from specrun.decoding.session import Session
+    from specrun.decoding.statistics import Statistics
     from specrun.hardware.placement import PartName, Placement, Site
+    from specrun.loading.model import Model
     from specrun.speculation.controllers.chooser import PlanChooser
 
 _LETTERS: dict[PartName, str] = {"draft": "d", "target": "t", "experts": "e", "KV cache": "k", "compute": "c"}

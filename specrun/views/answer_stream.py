@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.segment import Segment, SegmentLines
 from rich.text import Text
 
+from specrun.decoding.completion import Completion
 from specrun.display_text import visible
-from specrun.engine.completion import Completion
 from specrun.reading.deltas import Delta
 from specrun.views.answer_report import status
 from specrun.views.markdown_text import MarkdownText

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from specrun.bench.rows import Row
 from specrun.display_text import rate_text
-from specrun.engine import exact_passes
 from specrun.llama_settings import LlamaSettings
+from specrun.loading import exact_passes
 from specrun.profiles.profile import Profile, TunedPlan
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostTable

@@ -14,8 +14,8 @@ from specrun.catalog.entries import COMPANIONS, Entry, can_draft
 from specrun.catalog.here import LocalModel
 from specrun.catalog.info import kind_of
 from specrun.display_text import one_line, size_text
-from specrun.engine.local_fit import LocalFits, readable
 from specrun.hardware.fit import Fits
+from specrun.loading.local_fit import LocalFits, readable
 from specrun.views import output
 from specrun.views.fitting_table import FittingTable
 

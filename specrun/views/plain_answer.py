@@ -20,9 +20,9 @@ from specrun.views import output
 from specrun.views.answer_report import Notices, as_json, as_text, status
 
 if TYPE_CHECKING:
-    from specrun.engine.completion import Completion
-    from specrun.engine.model import Model
-    from specrun.engine.request import Request
+    from specrun.decoding.completion import Completion
+    from specrun.decoding.request import Request
+    from specrun.loading.model import Model
     from specrun.options.sampling_options import Thinking
 
 

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.text import Text
 from rich.tree import Tree
 
-from specrun.engine.generation import StepOfText
+from specrun.decoding.generation import StepOfText
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
 from specrun.views import output

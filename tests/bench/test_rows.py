@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specrun.bench.rows import summarise
-from specrun.engine.statistics import Statistics
+from specrun.decoding.statistics import Statistics
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.views.measurements import bench_text, compared

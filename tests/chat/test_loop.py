@@ -16,8 +16,8 @@ import specrun
 from specrun import interrupts
 from specrun.chat.conversation_file import LastConversation
 from specrun.chat.loop import ChatLoop, Surroundings
-from specrun.engine.completion import Completion
-from specrun.engine.request import Request
+from specrun.decoding.completion import Completion
+from specrun.decoding.request import Request
 from specrun.interrupts import Ending
 from specrun.reading.deltas import Delta
 from specrun.sampling import SamplingParameters

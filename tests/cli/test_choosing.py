@@ -12,9 +12,9 @@ import pytest
 from specrun.catalog import embedded
 from specrun.catalog.entries import Entry, catalog, recommended
 from specrun.cli.opening import Offer, _chosen, _downloads
-from specrun.engine.local_fit import LocalFits
 from specrun.errors import SpecrunError
 from specrun.hardware.fit import Rates
+from specrun.loading.local_fit import LocalFits
 from tests.conftest import SCRIPT_TEXT, Specrun, SpecrunHere
 from tests.hardware.test_placement import GB, gpu
 from tests.other_programs import in_ollama

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from specrun.engine import prompt_states
+from specrun.decoding import prompt_states
 from specrun.errors import ModelFileError
 from tests.conftest import SCRIPT_TEXT, Specrun, SpecrunHere
 from tests.models import edited, scripted_llama

@@ -14,8 +14,8 @@ from specrun.bench.rows import Row, summarise
 from specrun.catalog import embedded
 from specrun.cli import verify
 from specrun.cli.doctor import as_table, lines
+from specrun.decoding.statistics import Statistics
 from specrun.doctor import FACT, Finding
-from specrun.engine.statistics import Statistics
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles import profile_files
 from specrun.profiles.profile import Profile, TriedSettings

@@ -13,8 +13,8 @@ import pytest
 from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import trimmed_in
-from specrun.engine.placing import plan_load
-from specrun.engine.run_options import RunOptions
+from specrun.loading.placing import plan_load
+from specrun.loading.run_options import RunOptions
 from specrun.profiles.codec import profile_from_json
 from specrun.tuning import tune_pair
 from tests.conftest import SpecrunHere

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine import generation
+from specrun.decoding import generation
 from tests.conftest import SpecrunHere
 from tests.models import wide_target
 from tests.verifying.test_verifier import wrong_after

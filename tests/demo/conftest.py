@@ -10,8 +10,8 @@ from specrun import demo as wide_pair
 from specrun.catalog import embedded
 from specrun.catalog.resolve import Fetcher
 from specrun.demo import N_DRAFTED, Widening
-from specrun.engine.model import Model
-from specrun.engine.opening import open_model
+from specrun.loading.model import Model
+from specrun.loading.opening import open_model
 from specrun.long_run import Run
 from specrun.options.machine_options import MachineOptions
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions

@@ -11,7 +11,7 @@ import specrun
 from specrun import demo as wide_pair
 from specrun.catalog.entries import catalog
 from specrun.demo import ASKED, N_DRAFTED, Comparison, Outlook
-from specrun.engine.model import Model
+from specrun.loading.model import Model
 from specrun.views import demo_view
 
 

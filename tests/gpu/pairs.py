@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from specrun.catalog import embedded
-from specrun.engine.engine import Engine
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
+from specrun.decoding.engine import Engine
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specrun.engine.engine import Engine
+from specrun.decoding.engine import Engine
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 from tests.engines import code_prompts

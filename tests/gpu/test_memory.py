@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
 from specrun.hardware.machine import Device
 from specrun.llama.facts.tiny_model import write_zeros
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.default_settings import with_defaults
-from specrun.engine.model import Model
-from specrun.engine.placing import plan_load
-from specrun.engine.run_options import RunOptions
 from specrun.hardware.machine import Device
 from specrun.llama_settings import LlamaSettings, LoadMode
+from specrun.loading.default_settings import with_defaults
+from specrun.loading.model import Model
+from specrun.loading.placing import plan_load
+from specrun.loading.run_options import RunOptions
 from specrun.speculation.method import OFF
 from tests.conftest import Specrun
 from tests.models import wide_heads, wide_target

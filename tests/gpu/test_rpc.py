@@ -10,12 +10,12 @@ import pexpect
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.model import Model
-from specrun.engine.resolving import identity_of
-from specrun.engine.run_options import RunOptions
 from specrun.errors import OutOfMemoryError
 from specrun.llama import library
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
+from specrun.loading.model import Model
+from specrun.loading.resolving import identity_of
+from specrun.loading.run_options import RunOptions
 from specrun.sampling import SamplingParameters
 from specrun.speculation.method import OFF
 from tests.conftest import Specrun

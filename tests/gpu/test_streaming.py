@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import n_bytes, weight_pages
-from specrun.engine import residency
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
 from specrun.hardware.residency import ResidencyPlan, plan_residency
 from specrun.llama.streaming.address_space import PAGE
 from specrun.llama.streaming.cached_experts import CachedExperts
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings, ResidencyChoice
+from specrun.loading import residency
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.tree import TokenTree

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.engine import Engine
+from specrun.decoding.engine import Engine
 from specrun.llama import DraftContext
 from specrun.llama import draft as draft_module
 from specrun.sampling import SamplingParameters

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.engine import Engine
+from specrun.decoding.engine import Engine
 from specrun.llama import devices
 from specrun.llama.context import Logits
 from specrun.llama.invariance import Comparison, Survey, classes_of, depends_on_size, exact_sizes

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from specrun.engine.resolving import identity_of
-from specrun.engine.run_options import RunOptions
 from specrun.errors import UsageError
 from specrun.llama import offload_threshold
 from specrun.llama_settings import LlamaSettings
+from specrun.loading.resolving import identity_of
+from specrun.loading.run_options import RunOptions
 from specrun.profiles import profile_files
 from specrun.profiles.codec import profile_from_json
 from specrun.speculation.method import OFF
@@ -28,7 +28,7 @@ SAVED = ROOT / "tests" / "profiles" / "profile-version-4.json"
 _OPEN = """
 import json, os, sys
 from specrun.catalog.resolve import Fetcher
-from specrun.engine.opening import open_model
+from specrun.loading.opening import open_model
 from specrun.llama import library, offload_threshold
 from specrun.options.machine_options import MachineOptions
 from specrun.options.speculation_options import ModelOptions

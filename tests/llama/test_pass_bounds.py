@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.engine import Engine
+from specrun.decoding.engine import Engine
 from specrun.llama.pass_bounds import BLOCK, PassBounds
 from specrun.llama.scoring import Part
 from specrun.sampling import SamplingParameters

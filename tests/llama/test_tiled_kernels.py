@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
 from specrun.errors import UsageError
 from specrun.llama import tiled_kernels
 from specrun.llama_settings import LlamaSettings, TiledKernels
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.speculation.method import OFF
 from tests.models import wide_target
 
@@ -28,8 +28,8 @@ CODE = """
 import json, sys
 from pathlib import Path
 from specrun.catalog import embedded
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.llama import tiled_kernels
 from specrun.llama.invariance import Comparison
 from specrun.llama_settings import LlamaSettings

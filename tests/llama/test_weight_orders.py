@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
 from specrun.llama import LlamaModel, weight_orders
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext, Logits
 from specrun.llama_settings import LlamaSettings
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from tests.models import wide_target

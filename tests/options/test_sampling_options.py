@@ -15,9 +15,9 @@ import typer
 from specrun.bench import runner
 from specrun.chat.commands import SETTINGS, ChatSettings
 from specrun.cli.app import app
-from specrun.engine.model import Model
-from specrun.engine.request import Request, make_request
+from specrun.decoding.request import Request, make_request
 from specrun.errors import UsageError
+from specrun.loading.model import Model
 from specrun.options.sampling_options import (
     ChatSamplingOptions,
     SamplingOptions,

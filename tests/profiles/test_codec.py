@@ -128,7 +128,7 @@ def test_classes_of_sizes_are_few_words(sizes: PassSizes, value: dict[str, Any])
 
 @pytest.mark.slow
 def test_the_codecs_library_is_imported_only_when_a_profile_is_read_or_written() -> None:
-    code = "import sys, specrun.cli.app, specrun.engine.opening; sys.exit('cattrs' in sys.modules)"
+    code = "import sys, specrun.cli.app, specrun.loading.opening; sys.exit('cattrs' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine import resolving
-from specrun.engine.learning import choosers
-from specrun.engine.resolving import identity_of
-from specrun.engine.run_options import RunOptions
 from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
+from specrun.loading import resolving
+from specrun.loading.learning import choosers
+from specrun.loading.resolving import identity_of
+from specrun.loading.run_options import RunOptions
 from specrun.profiles import profile_files as storage
 from specrun.profiles.codec import profile_to_json
 from specrun.profiles.profile import Acceptance, Profile, TunedPlan, nearest

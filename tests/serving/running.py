@@ -13,11 +13,11 @@ from typing import Any
 import httpx2
 
 from specrun.catalog import embedded
-from specrun.engine.conversations import Conversations
-from specrun.engine.model import Model
-from specrun.engine.request import Request
-from specrun.engine.run_options import RunOptions
+from specrun.decoding.conversations import Conversations
+from specrun.decoding.request import Request
 from specrun.llama_settings import LlamaSettings
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.sampling import SamplingParameters
 from specrun.serving.app import make_app
 from specrun.serving.http_server import Access, HttpServer, listening_socket, url

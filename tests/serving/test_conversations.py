@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from specrun.engine import prompt_folder, prompt_states
-from specrun.engine.conversations import Conversations
+from specrun.decoding import prompt_folder, prompt_states
+from specrun.decoding.conversations import Conversations
 from specrun.speculation.drafters.specexec import SPECEXEC
 from tests.serving.running import Json, Server, content, messages, running
 

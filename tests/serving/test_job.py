@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from specrun.engine.completion import Completion
-from specrun.engine.request import Request
+from specrun.decoding.completion import Completion
+from specrun.decoding.request import Request
 from specrun.errors import SpecrunError
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving import job as jobs

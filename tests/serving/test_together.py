@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from specrun.engine.passes import Passes
+from specrun.decoding.passes import Passes
 from specrun.serving.writing import Writing
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import MERGED
@@ -171,7 +171,7 @@ def test_answers_for_which_there_is_no_room_wait_and_are_the_same(monkeypatch: p
     ]
     with running(plan=OFF.plan(), ctx_size=300) as server:
         expected = [content(server.post(CHAT, body)) for body in requests]
-    monkeypatch.setattr("specrun.engine.together._FIRST_TOKENS", 20)
+    monkeypatch.setattr("specrun.decoding.together._FIRST_TOKENS", 20)
     waits: list[Any] = []
     wait: Callable[[Writing], None] = Writing.wait
     monkeypatch.setattr(Writing, "wait", lambda one: (waits.append(one), wait(one)))

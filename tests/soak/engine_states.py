@@ -19,10 +19,10 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from specrun.engine.engine import Engine
-from specrun.engine.generation import Generation
-from specrun.engine.passes import write_alone
-from specrun.engine.request import Request
+from specrun.decoding.engine import Engine
+from specrun.decoding.generation import Generation
+from specrun.decoding.passes import write_alone
+from specrun.decoding.request import Request
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, Logits
 from specrun.llama_settings import LlamaSettings

@@ -28,7 +28,7 @@ from pathlib import Path
 from specrun.chat import conversation_file
 from specrun.chat.conversation_file import Keeper, LastConversation, save_messages
 from specrun.chat.reader import TypedHistory
-from specrun.engine.source_files.history import History
+from specrun.decoding.source_files.history import History
 from specrun.llama.chat_template import Message
 from specrun.locations import data_dir
 

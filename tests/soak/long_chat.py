@@ -20,13 +20,13 @@ from unittest.mock import patch
 import numpy as np
 import psutil
 
-from specrun.engine import learning
-from specrun.engine.completion import Completion
-from specrun.engine.model import Model
-from specrun.engine.request import Request
-from specrun.engine.session import Session
+from specrun.decoding.completion import Completion
+from specrun.decoding.request import Request
+from specrun.decoding.session import Session
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext
+from specrun.loading import learning
+from specrun.loading.model import Model
 from specrun.sampling import SamplingParameters
 from tests.soak.fresh import check_lengths, state_bytes
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import LlamaSettings
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.speculation.drafters.specexec import SPECEXEC
 from tests.soak.long_chat import chat
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.run_options import RunOptions
 from specrun.errors import CrashError, LlamaError
 from specrun.llama_settings import LlamaSettings
+from specrun.loading.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.processes import child_process
 from specrun.speculation.method import OFF

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from specrun.cli import main
-from specrun.engine.resolving import identity_of
-from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import LlamaSettings
+from specrun.loading.resolving import identity_of
+from specrun.loading.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.speculation.method import OFF
 from specrun.tuning import tune_pair

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
 from specrun.llama_settings import LlamaSettings
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.speculation.drafters.cost_aware import MERGED
 from specrun.speculation.method import OFF

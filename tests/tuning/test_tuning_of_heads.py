@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from specrun.engine.growth_maps import PositionalMeter
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
+from specrun.decoding.growth_maps import PositionalMeter
 from specrun.llama_settings import LlamaSettings
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.cost_aware import MERGED

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.placing import plan_load
-from specrun.engine.run_options import RunOptions
 from specrun.hardware.placement import Placement
+from specrun.loading.placing import plan_load
+from specrun.loading.run_options import RunOptions
 from specrun.profiles.codec import profile_from_json
 from specrun.speculation.method import OFF
 from specrun.tuning.tune_pair import TunedDraft, fastest_of

@@ -12,13 +12,13 @@ import pytest
 
 from specrun.bench.bench_prompts import BenchPrompt
 from specrun.catalog import embedded
-from specrun.engine import generation
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
+from specrun.decoding import generation
 from specrun.errors import PromptError
 from specrun.llama import TargetContext
 from specrun.llama.context import Logits
 from specrun.llama_settings import LlamaSettings
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.sampling import SamplingParameters
 from specrun.speculation.accept import Accepted

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.live import Live
 
 import specrun
-from specrun.engine.completion import Completion
+from specrun.decoding.completion import Completion
 from specrun.reading.deltas import Delta
 from specrun.views import answer_stream
 from specrun.views.answer_stream import finished_blocks, show_live

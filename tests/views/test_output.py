@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specrun.engine.loading import load_pair
-from specrun.engine.run_options import RunOptions
 from specrun.llama import LlamaModel
+from specrun.loading.loading import load_pair
+from specrun.loading.run_options import RunOptions
 from specrun.speculation.method import OFF
 from specrun.views import output
 from specrun.views.output import LiteralConsole

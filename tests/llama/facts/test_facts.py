@@ -12,9 +12,6 @@ import pytest
 from specrun.catalog import embedded, entries
 from specrun.catalog.gguf_file import GgufFile
 from specrun.doctor import Finding, probe
-from specrun.engine import default_settings, draft_loading
-from specrun.engine.model import Model
-from specrun.engine.run_options import Here, RunOptions
 from specrun.errors import LlamaError
 from specrun.llama import library, offload_threshold, tiled_kernels
 from specrun.llama.facts import bits, relied_on, reordered, tiny_model
@@ -24,6 +21,9 @@ from specrun.llama.lane_cells import CellLedger
 from specrun.llama.streaming import gate
 from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import LlamaSettings
+from specrun.loading import default_settings, draft_loading
+from specrun.loading.model import Model
+from specrun.loading.run_options import Here, RunOptions
 from specrun.making.trimming import trim
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF

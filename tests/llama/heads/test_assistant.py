@@ -13,12 +13,12 @@ from specrun.catalog.heads import Head, check_head, check_no_head, head_in
 from specrun.catalog.info import facts, lines
 from specrun.catalog.layer_states import kv_bytes_per_token
 from specrun.catalog.resolve import Model as NamedModel
-from specrun.engine.engine import Engine
-from specrun.engine.model import Model
-from specrun.engine.run_options import RunOptions
+from specrun.decoding.engine import Engine
 from specrun.errors import ModelFileError, PairError
 from specrun.llama import AssistantDraft
 from specrun.llama_settings import LlamaSettings
+from specrun.loading.model import Model
+from specrun.loading.run_options import RunOptions
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.tree import ROOT, TokenTree

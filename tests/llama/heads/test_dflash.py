@@ -12,7 +12,7 @@ import pytest
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import Head, article, block_of, check_head, head_in
-from specrun.engine.engine import Engine
+from specrun.decoding.engine import Engine
 from specrun.errors import ModelFileError
 from specrun.llama import BlockDraft
 from specrun.llama.context import Logits

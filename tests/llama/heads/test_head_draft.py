@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.engine import Engine
+from specrun.decoding.engine import Engine
 from specrun.llama import HeadDraft
 from specrun.llama.context import Logits
 from specrun.speculation.drafter import DraftNode

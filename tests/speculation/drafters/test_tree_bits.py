@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.engine.engine import Engine
+from specrun.decoding.engine import Engine
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.drafter import DraftLimits, DraftModel, DraftNode
 from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter, sharpness_at

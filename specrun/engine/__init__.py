@@ -1,1 +1,0 @@
-"""Writing text: loading a pair, the decode loop, completions and sessions."""

@@ -1,0 +1,1 @@
+"""What is opened, and where it lies, before a text is written."""

@@ -1,0 +1,123 @@
+"""The settings of a target that nobody has tuned: llama.cpp's own, unless others keep the text bit-exact at no cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from specrun.catalog.gguf_file import GgufFile
+from specrun.hardware.placement import Placement
+from specrun.hardware.residency import room_for_weights
+from specrun.llama import tiled_kernels
+from specrun.llama.facts.relied_on import EXACT_TYPES, REORDERED, why_not
+from specrun.llama_settings import LlamaSettings
+from specrun.loading import kernel_trials
+from specrun.loading.placing import LoadPlan, plan_load
+
+# Weight types whose CPU kernels give a token the same bits in passes of every size, as long as they are not re-ordered
+# (docs/exactness.md).
+_EXACT_TYPES = {"F32", "Q8_0"}
+
+
+def keeps_bits(target: GgufFile) -> bool:
+    """Whether the CPU's kernels for a model's weights give a token the same bits in passes of every size."""
+    return _has_exact_types(target) and why_not(EXACT_TYPES) is None
+
+
+def lost_bits(target: GgufFile) -> str | None:
+    """A line for the user if it is only because of this build of llama.cpp that bits are not kept; else None."""
+    why = why_not(EXACT_TYPES) if _has_exact_types(target) else None
+    return EXACT_TYPES.notice(why) if why else None
+
+
+def _has_exact_types(file: GgufFile) -> bool:
+    return set(file.types) <= _EXACT_TYPES
+
+
+def with_defaults(plan: LoadPlan) -> LoadPlan:
+    """The plan, with llama.cpp's own settings where they do not lose bit-exactness.
+
+    V is cached in f16, as K is: llama.cpp then reads a prompt several times as fast behind a long context. Weights in
+    RAM are re-ordered for this CPU, which makes passes over a few tokens faster, and flash attention is off where a
+    trial on this CPU was faster without. Where RAM has room for the weights twice, large passes take them as they are
+    in the file if a trial was faster so. Streamed weights, and those of which a GPU holds some, stay as they are in the
+    file.
+
+    Where RAM has room for them, two kinds of weights are read into memory and not mapped: the experts of a mixture, so
+    that the system does not drop pages of experts that were not chosen for a while, and weights that large passes copy
+    to a GPU, which takes about half as long from the memory that llama.cpp then gives them.
+
+    With `--exact`, tiled kernels compute all passes over streamed weights that have them: one kernel for all sizes
+    needs no padding, and reading hides what it takes longer for a few tokens.
+    """
+    options, file, placement = plan.options, plan.here.target, plan.placement
+    decided, keeps = options.settings, keeps_bits(file)
+    if keeps and not file.n_experts and not plan.here.gpus:
+        return plan
+    on_cpu = not placement.n_gpu_layers
+    in_memory = LlamaSettings(load_mode="none" if _reads(placement) else None)
+    if keeps:
+        defaults = LlamaSettings()
+    elif options.exact:
+        is_streamed = placement.regime == "streamed" and on_cpu and not decided.repack
+        one_kernel = is_streamed and tiled_kernels.compute(file.types) and tiled_kernels.is_open()
+        defaults = LlamaSettings(tiled="always" if one_kernel else None)
+    else:
+        repack = True if placement.can_repack else None
+        defaults = LlamaSettings(type_v=None if decided.type_k else "f16", repack=repack)
+        if on_cpu and placement.regime == "in RAM" and (faster := attention_of(file, decided)).flash_attn:
+            without = plan_load(replace(options, settings=decided.over(faster)), plan.here)
+            # Its buffers are larger.
+            if (without.placement.regime, without.placement.can_repack) == ("in RAM", placement.can_repack):
+                plan, defaults = without, faster.over(defaults)
+        # Weights that are not re-ordered, or whose file is not mapped, lie in memory once. The experts of a mixture get
+        # fewer tokens than a pass has, so nothing was tried for them.
+        is_mapped = decided.load_mode in (None, "auto", "mmap")
+        lies_twice = repack and decided.repack is not False and is_mapped and not file.n_experts
+        if lies_twice and _has_room(placement, 2):
+            defaults = replace(defaults, file_order_from=kernel_trials.file_order_from(file, decided.threads))
+    return replace(plan, options=replace(plan.options, settings=decided.over(defaults).over(in_memory)))
+
+
+def mapped_if_short(plan: LoadPlan, decided: LlamaSettings) -> LoadPlan:
+    """The plan, with weights mapped that its profile would have read into memory, if they do not fit there now.
+
+    decided: what the user decided of the target's settings.
+    """
+    options = plan.options
+    if plan.placement.regime != "streamed" or decided.load_mode or options.settings.load_mode != "none":
+        return plan
+    return replace(plan, options=replace(options, settings=replace(options.settings, load_mode="auto")))
+
+
+def of_draft(draft: GgufFile, decided: LlamaSettings) -> LlamaSettings:
+    """The settings of a draft model: the CPU computes it with re-ordered weights, as nobody needs a draft's bits.
+
+    Weights of the types that are exact stay as they are in the file, because they gain nothing by it, and so do all
+    where this llama.cpp cannot compute with others.
+    """
+    gains = not decided.gpu_layers and not _has_exact_types(draft) and not why_not(REORDERED)
+    return decided.over(LlamaSettings(repack=True)) if gains else decided
+
+
+def _reads(placement: Placement) -> bool:
+    """Whether weights in RAM are read into memory, where they have room, and not mapped.
+
+    They need room once: the page cache, which holds the file besides while it is read, gives that up.
+    """
+    is_copied = placement.regime == "partly in VRAM" and any(gpu.pins for gpu in placement.request.gpus)
+    gains = is_copied or bool(placement.ram.parts.get("experts"))
+    return gains and placement.regime != "streamed" and _has_room(placement, 1)
+
+
+def _has_room(placement: Placement, times: int) -> bool:
+    """Whether RAM can hold its weights so many times: twice in memory and in the page cache as they are in the file."""
+    parts = placement.ram.parts
+    return times * (parts.get("target", 0) + parts.get("experts", 0)) <= room_for_weights(placement)
+
+
+def attention_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:
+    """Settings that turn flash attention off where that is faster on this CPU and the user left it open."""
+    is_open = decided.flash_attn is None and decided.type_k is None and decided.type_v is None
+    if is_open and kernel_trials.is_faster_without_flash(file, decided.threads):
+        return kernel_trials.WITHOUT_FLASH
+    return LlamaSettings()

@@ -1,0 +1,121 @@
+"""The target's context, with the weights that do not fit into RAM streamed by specrun where that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+
+from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.layer_states import expert_pages, n_bytes, weight_pages
+from specrun.hardware.memory import Pressure
+from specrun.hardware.placement import Placement
+from specrun.hardware.residency import RingSettings, plan_residency, room_for_weights
+from specrun.llama import LlamaModel
+from specrun.llama.context import ContextConfig, LlamaContext
+from specrun.llama.streaming import address_space, self_check
+from specrun.llama.streaming.address_space import PAGE, CannotStreamError
+from specrun.llama.streaming.cached_experts import CachedExperts
+from specrun.llama.streaming.expert_weights import ExpertWeights
+from specrun.llama.streaming.streamed_weights import StreamedWeights
+from specrun.llama_settings import LlamaSettings
+from specrun.loading.placing import LoadPlan
+
+Reader = StreamedWeights | ExpertWeights
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """What is to be streamed: nothing if all fits, if the user does not want it, or if it is impossible."""
+
+    # Each makes what reads the weights of a loaded model, or raises CannotStreamError; the first that can is taken.
+    readers: tuple[Callable[[], Reader], ...] = ()
+    notice: str | None = None  # a sentence for the user if it is impossible
+
+    def loadable(self, settings: LlamaSettings) -> LlamaSettings:
+        """The settings with which llama.cpp lets the weights be streamed, where layers lie in VRAM.
+
+        It then has to map the file, and must not copy weights to the GPU when nobody knows of it.
+        """
+        beside = self.readers and settings.gpu_layers
+        return replace(settings, op_offload=False, load_mode="mmap") if beside else settings
+
+    def loadable_draft(self, settings: LlamaSettings) -> LlamaSettings:
+        """The settings of a draft with a file of its own, which then is not mapped, if the user does not insist on it.
+
+        Memory is nearly full, and the system would give up a mapped draft between two of its passes.
+        """
+        return settings.over(LlamaSettings(load_mode="none")) if self.readers else settings
+
+
+def plan_streaming(plan: LoadPlan, settings: LlamaSettings, with_mtp: bool = False) -> Streaming:
+    """What is to be streamed. settings: of the target, with its places."""
+    room = room_in_ram(plan.placement) if plan.options.residency != "off" else None
+    if room is None:
+        return Streaming()
+    try:
+        _check(settings)
+        pressure = Pressure.watch(plan.here.ram_bytes)
+        return Streaming(tuple(_readers(plan.here.target, settings, with_mtp, room, pressure)))
+    except CannotStreamError as reason:
+        return Streaming(notice=_notice(reason))
+
+
+def _readers(
+    file: GgufFile, settings: LlamaSettings, with_mtp: bool, room: int, pressure: Pressure
+) -> list[Callable[[], Reader]]:
+    """What makes readers of the weights that do not fit into `room` bytes, the best first; none if all of them fit."""
+    if file.n_experts:
+        experts = expert_pages(file, PAGE, with_mtp, settings)
+        if not experts.layers:
+            raise CannotStreamError("its experts lie in the file in an unknown way")
+        if n_bytes(experts.dense) > room:
+            raise CannotStreamError("what every token needs beside experts does not fit; try a smaller --ctx-size")
+        mixture = experts, file.n_experts_used, RingSettings()
+        return [partial(CachedExperts, *mixture, room, pressure), partial(ExpertWeights, *mixture)]
+    pages = weight_pages(file, PAGE, with_mtp, settings)
+    plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room)
+    if plan is None:
+        raise CannotStreamError("what every pass needs leaves no memory for two layers; try a smaller --ctx-size")
+    return [partial(StreamedWeights, pages, plan, RingSettings(), pressure)] if plan.streamed else []
+
+
+def target_context(
+    model: LlamaModel, config: ContextConfig, streaming: Streaming, resources: ExitStack
+) -> tuple[LlamaContext, str | None]:
+    """The context, which `resources` frees, and a notice if its weights should be streamed and cannot be."""
+    notice = streaming.notice
+    for reader in streaming.readers:
+        try:
+            with ExitStack() as made:
+                weights = reader()
+                made.enter_context(weights)
+                context = made.enter_context(LlamaContext(model, config, weights))
+                if isinstance(weights, ExpertWeights):
+                    self_check.read_experts(context, weights)
+                else:
+                    self_check.stream(context, weights)
+                resources.push(made.pop_all())
+                return context, notice
+        except CannotStreamError as reason:
+            notice = notice or _notice(reason)
+    return resources.enter_context(LlamaContext(model, config)), notice
+
+
+def _notice(reason: CannotStreamError) -> str:
+    return f"weights that do not fit are left to the system's page cache, because {reason}"
+
+
+def room_in_ram(placement: Placement) -> int | None:
+    """Bytes of RAM that the target's weights may take; None if they fit."""
+    return room_for_weights(placement) if placement.regime == "streamed" else None
+
+
+def _check(settings: LlamaSettings) -> None:
+    """Raise CannotStreamError for weights of a kind, or in a place, that specrun cannot stream."""
+    address_space.check_system()
+    if settings.repack:
+        raise CannotStreamError("weights that --repack re-orders lie in other memory")
+    if settings.load_mode not in (None, "auto", "mmap"):
+        raise CannotStreamError(f"--load-mode {settings.load_mode} does not map them")

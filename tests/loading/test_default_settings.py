@@ -1,0 +1,160 @@
+"""The settings of a target that nobody has tuned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specrun.catalog import embedded
+from specrun.catalog.gguf_file import GgufFile
+from specrun.hardware.machine import Device
+from specrun.hardware.memory import Memory
+from specrun.hardware.model_shape import MARGIN_BYTES
+from specrun.llama import devices, tiled_kernels
+from specrun.llama.quantizer import quantize
+from specrun.llama_settings import UNDECIDED, LlamaSettings
+from specrun.loading.default_settings import mapped_if_short, of_draft, with_defaults
+from specrun.loading.placing import plan_load
+from specrun.loading.run_options import RunOptions
+from specrun.speculation.method import OFF
+from tests.models import random_llama, random_qwen3_moe, wide_target
+from tests.profiles.test_profile import made as made_profile
+from tests.streams import CONFIG, context, written
+
+_Q4_0, _Q4_K_M = 2, 15  # llama_ftype
+
+
+@pytest.fixture(scope="module")
+def q4_0(random_model: Path, made: Path) -> Path:
+    path = made / "random-q4_0.gguf"
+    quantize(str(random_model), str(path), _Q4_0, [], 1)
+    return path
+
+
+def options(target: Path) -> RunOptions:
+    return RunOptions(target, None, (OFF.plan(),))
+
+
+def defaulted(options: RunOptions) -> RunOptions:
+    return with_defaults(plan_load(options)).options
+
+
+def test_llama_cpps_own_settings_where_no_exactness_is_lost(q4_0: Path) -> None:
+    # Whether flash attention is off is measured on this CPU: tests/loading/test_attention_trial.py
+    settings = defaulted(options(q4_0)).settings
+    assert replace(settings, flash_attn=None, type_k=None) == LlamaSettings(repack=True, type_v="f16")
+
+
+def test_v_stays_open_where_the_type_of_k_is_decided(q4_0: Path) -> None:
+    decided = replace(options(q4_0), settings=LlamaSettings(type_k="q8_0"))
+    assert defaulted(decided).settings == LlamaSettings(repack=True, type_k="q8_0")
+
+
+def test_a_type_whose_bits_do_not_depend_on_the_pass_keeps_its_settings() -> None:
+    assert defaulted(options(embedded.TARGET)).settings == UNDECIDED
+
+
+def test_what_the_user_decided_stays(q4_0: Path) -> None:
+    decided = replace(options(q4_0), settings=LlamaSettings(repack=False, type_v="bf16"))
+    exact = replace(options(q4_0), exact=True)
+    assert defaulted(decided) == decided
+    assert defaulted(exact) == exact
+
+
+def test_exact_passes_over_streamed_weights_all_use_one_kernel(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    k_quant = made / "random-q4_k_m.gguf"
+    random_llama(made / "wide-enough.gguf", n_embd=256)
+    quantize(str(made / "wide-enough.gguf"), str(k_quant), _Q4_K_M, [], 1)
+    exact = replace(options(k_quant), exact=True)
+    monkeypatch.setattr(tiled_kernels, "_settled", None)
+    monkeypatch.setattr(tiled_kernels.platform, "machine", lambda: "x86_64")
+    assert defaulted(exact) == exact, "in RAM a plain pass would take several times as long"
+    monkeypatch.setattr(Memory, "read", lambda: Memory(1000, 1000))
+    assert defaulted(exact).settings == LlamaSettings(tiled="always")
+    decided = replace(exact, settings=LlamaSettings(repack=True))
+    assert defaulted(decided) == decided
+    monkeypatch.setattr(tiled_kernels, "_settled", "auto")
+    assert defaulted(exact) == exact, "another model of this process has been computed with other kernels"
+
+
+def test_weights_that_are_streamed_are_not_reordered(q4_0: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Memory, "read", lambda: Memory(1000, 1000))
+    assert defaulted(options(q4_0)).settings == LlamaSettings(type_v="f16")
+
+
+def boundary(options: RunOptions) -> int:
+    """The least bytes of free RAM with which all that is planned to lie there fits."""
+    return plan_load(options).placement.ram.used_bytes + MARGIN_BYTES
+
+
+def test_experts_are_read_into_memory_where_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=4, n_expert=8)
+    assert defaulted(options(path)).settings == LlamaSettings(load_mode="none"), "its type keeps bits"
+    exact = replace(options(path), exact=True)
+    assert defaulted(exact).settings == LlamaSettings(load_mode="none")
+    decided = replace(options(path), settings=LlamaSettings(load_mode="mmap"))
+    assert defaulted(decided) == decided
+    least = boundary(options(path))
+    for free, load_mode in ((least, "none"), (least - 1, None)):
+        monkeypatch.setattr(Memory, "read", lambda free=free: Memory(free, free))
+        assert defaulted(options(path)).settings.load_mode == load_mode
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_weights_that_a_gpu_copies_are_read_into_memory_where_they_fit(
+    exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_mode(gpu: Device, **decided: Any) -> str | None:
+        monkeypatch.setattr(devices, "devices", lambda _servers=None: [gpu])
+        asked = replace(options(embedded.TARGET), exact=exact, settings=LlamaSettings(**decided))
+        return defaulted(asked).settings.load_mode
+
+    gpu = Device("CUDA0", "a GPU", "GPU", "CUDA", 10**9, 10**9, pins=True)
+    assert load_mode(gpu, gpu_layers=4) == "none"
+    assert load_mode(gpu, gpu_layers=4, load_mode="mmap") == "mmap", "the user decides"
+    assert load_mode(gpu) is None, "nothing is copied from RAM"
+    assert load_mode(gpu, gpu_layers=0) is None
+    assert load_mode(replace(gpu, pins=False), gpu_layers=4) is None, "as fast from a mapped file"
+    split = replace(options(embedded.TARGET), exact=exact, settings=LlamaSettings(gpu_layers=4))
+    least = boundary(split)
+    for free, expected in ((least, "none"), (least - 1, None)):
+        monkeypatch.setattr(Memory, "read", lambda free=free: Memory(free, free))
+        assert load_mode(gpu, gpu_layers=4) == expected
+
+
+def test_weights_that_a_profile_has_read_into_memory_are_mapped_where_they_do_not_fit_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    profile = made_profile()
+    tuned = replace(options(embedded.TARGET), profile=replace(profile, settings=LlamaSettings(load_mode="none")))
+
+    def load_mode(asked: RunOptions) -> str | None:
+        return mapped_if_short(plan_load(asked), asked.settings).options.settings.load_mode
+
+    assert load_mode(tuned) == "none"
+    mapped = replace(tuned, profile=replace(profile, settings=UNDECIDED))
+    decided = replace(tuned, settings=LlamaSettings(load_mode="none"))
+    monkeypatch.setattr(Memory, "read", lambda: Memory(1000, 1000))
+    assert load_mode(tuned) == "auto"
+    assert load_mode(decided) == "none", "the user decides"
+    assert load_mode(mapped) is None
+
+
+def test_experts_that_are_read_or_mapped_give_the_same_bits(tmp_path: Path) -> None:
+    path = random_qwen3_moe(tmp_path / "moe.gguf", n_layer=4, n_expert=8)
+    rows = []
+    for load_mode in ("mmap", "none"):
+        with context(path, replace(CONFIG, settings=LlamaSettings(threads=1, load_mode=load_mode))) as made:
+            rows.append(written(made))
+    assert rows[0] == rows[1]
+
+
+def test_a_draft_on_the_cpu_has_re_ordered_weights_where_that_gains(made: Path) -> None:
+    draft = wide_target(made, "q4_k_m")
+    assert of_draft(GgufFile.read(draft), UNDECIDED).repack is True
+    assert of_draft(GgufFile.read(draft), LlamaSettings(repack=False)).repack is False, "the user decides"
+    assert of_draft(GgufFile.read(draft), LlamaSettings(gpu_layers=99)).repack is None
+    assert of_draft(GgufFile.read(wide_target(made, "q8_0")), UNDECIDED).repack is None
