@@ -5,7 +5,7 @@ By default each of these signals is raised as an exception. Inside an `Interrupt
 `held` it waits. A process that was started to ignore a signal, as by `nohup`, goes on ignoring it.
 
 Where C code cannot go on, the process ends at once: what was written is kept, the terminal is restored, and one line
-says why (`undone`, `say_last_words`).
+says why (`undone`, `report_sudden_end`).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def undone(undo: Callable[[], None]) -> Iterator[None]:
         _undo.remove(undo)
 
 
-def say_last_words(message: str, descriptor: int = _STDERR) -> None:
+def report_sudden_end(message: str, descriptor: int = _STDERR) -> None:
     """Write why the process ends now, as a line on stderr, after everything that `undone` holds was called.
 
     Python's own streams are not used, as another thread may be using them. descriptor: of stderr. Raises OSError.

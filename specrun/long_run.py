@@ -16,13 +16,13 @@ _ENOUGH = 0.05  # share of the work from which on the time of the rest is known 
 _WORTH_SAYING = 20.0  # seconds; what is over sooner needs no announcement
 
 
-def unseen(_text: str) -> None:
+def no_display(_text: str) -> None:
     """The display of what nobody watches."""
 
 
 def unwatched() -> AbstractContextManager[Callable[[str], None]]:
     """A block with a display that shows nothing."""
-    return nullcontext(unseen)
+    return nullcontext(no_display)
 
 
 def left_text(seconds: float) -> str:
@@ -59,8 +59,8 @@ class Run:
     the part of the work that `done` counts the share of.
     """
 
-    display: Callable[[str], None] = unseen
-    note: Callable[[str], None] = unseen
+    display: Callable[[str], None] = no_display
+    note: Callable[[str], None] = no_display
     interrupted: Callable[[], bool] = never
     expected_end: float | None = None
     deadline: float = math.inf

@@ -13,8 +13,8 @@ import numpy as np
 from machines.tables import Machine
 from specrun import clock
 from specrun.llama.batch import Batch
-from specrun.llama.lane_cells import CellLedger
 from specrun.llama.rollback import TextCache
+from specrun.llama.slot_cells import CellLedger
 from specrun.loading import placing
 
 TARGET_NAME, DRAFT_NAME = "specrun demo target", "simulated draft"  # `general.name` in the files

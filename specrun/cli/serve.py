@@ -111,7 +111,7 @@ def serve(
             output.note(f"{name} listens on {url(server.host, bound)}; Ctrl-C ends it")
             free = Memory.read().available_bytes  # what the model has left
             cache_bytes = min(free // 10, _MOST_CACHE_BYTES) if server.cache_ram is None else server.cache_ram << 20
-            conversations = Conversations(model.lanes.engines, cache_bytes, model.prompt_states)
+            conversations = Conversations(model.slots.engines, cache_bytes, model.prompt_states)
             Worker(service, conversations, _report).run(lambda: interrupted() or not http.is_running)
             http.stop()
     return INTERRUPTED_EXIT_CODE

@@ -150,7 +150,7 @@ class Languages:
         return self.everything if part == self.nothing else self._number("not", part)
 
     def multiples(self, divisor: int, rest: int = 0, wanted: int = 0) -> int:
-        """Digits, or none, behind a number that leaves `rest` when divided, so that all together leave `wanted`."""
+        """Digits, or none, after a number that leaves `rest` when divided, so that all together leave `wanted`."""
         return self._number("rest", divisor, rest, wanted)
 
     def has_empty(self, language: int) -> bool:

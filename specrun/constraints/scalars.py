@@ -229,7 +229,7 @@ def _decimals(languages: Languages, divisor: int, places: int) -> Iterator[int]:
             yield languages.multiples(part)
             continue
         before = {0: languages.times(digit, 1, None)}
-        if 10**n % part:  # else all that counts is behind the point
+        if 10**n % part:  # else all that counts is after the point
             before = {rest: languages.multiples(part, wanted=rest) for rest in range(part)}
         for rest, front in before.items():
             behind = languages.all_of([languages.multiples(part, rest), languages.times(digit, n, n)])

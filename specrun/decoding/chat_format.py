@@ -58,7 +58,7 @@ class ChatFormat:
         return text + self._begun(text, thoughts, answer)
 
     def _begun(self, prompt: str, thoughts: str, answer: str) -> str:
-        """What the model would have written behind `prompt` for the beginning of an answer."""
+        """What the model would have written after `prompt` for the beginning of an answer."""
         if self.form.calls == "harmony":
             analysis = f"{CHANNEL}analysis{MESSAGE}{thoughts}{MESSAGE_END}{START}assistant"
             return (analysis if thoughts else "") + (f"{CHANNEL}final{MESSAGE}{answer}" if answer else "")

@@ -1,10 +1,10 @@
 """Several texts: some are in the caches, and what the caches held of others is kept in RAM, within a bound.
 Below that is the disk, with what is in neither any more (`prompt_states`).
 
-A text in a lane costs nothing. It is copied into RAM when another one takes its place, and copied back when the copy
-shares more with a new prompt than the lane does. What another lane holds of a prompt, as a system message, is copied,
-too. A prompt that shares at least half of what the lane holds goes on with the same text, and nothing is copied. Texts
-that are written at the same time have lanes of their own.
+A text in a slot costs nothing. It is copied into RAM when another one takes its place, and copied back when the copy
+shares more with a new prompt than the slot does. What another slot holds of a prompt, as a system message, is copied,
+too. A prompt that shares at least half of what the slot holds goes on with the same text, and nothing is copied. Texts
+that are written at the same time have slots of their own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Conversations:
     def n_bytes(self) -> int:
         return sum(copy.n_bytes for copy in self._kept)
 
-    def lane_for(self, prompt: list[int], busy: Collection[Engine]) -> Engine:
+    def slot_for(self, prompt: list[int], busy: Collection[Engine]) -> Engine:
         """The engine that shall write the text to `prompt`. busy: engines that write others, and not all of them.
 
         While nothing is written it is the first engine, which has room for larger trees; what others hold is copied,
@@ -55,15 +55,15 @@ class Conversations:
             while self.set_one_aside([self._first]):
                 pass
         free = [engine for engine in self._engines if engine not in busy]
-        lane = self._first
+        slot = self._first
         if busy:
-            lane = max(free, key=lambda engine: engine.target.held().reusable(prompt))
-            if lane.target.held().reusable(prompt) < FEWEST:
-                lane = next((engine for engine in free if not engine.target.n_cached), free[0])
+            slot = max(free, key=lambda engine: engine.target.held().reusable(prompt))
+            if slot.target.held().reusable(prompt) < FEWEST:
+                slot = next((engine for engine in free if not engine.target.n_cached), free[0])
         self._may_be_new = True
-        self._engines.remove(lane)
-        self._engines.append(lane)
-        return lane
+        self._engines.remove(slot)
+        self._engines.append(slot)
+        return slot
 
     def set_one_aside(self, busy: Collection[Engine]) -> bool:
         """Take the conversation that waits longest out of the caches. False if there is none."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specrun.llama import AnyDraft, TargetContext
 from specrun.llama.draft import SavedDraft
-from specrun.llama.rollback import HeldText, SavedText
+from specrun.llama.rollback import CachedText, SavedText
 from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import ROOT, TokenTree
 
@@ -28,7 +28,7 @@ class SavedCaches:
     draft: SavedDraft | None
 
     @property
-    def held(self) -> HeldText:
+    def held(self) -> CachedText:
         """What the target holds."""
         return self.target.held
 
@@ -73,7 +73,7 @@ class Engine:
             self.draft.reset()
 
     @property
-    def held(self) -> HeldText:
+    def held(self) -> CachedText:
         """What the target holds."""
         return self.target.held()
 
@@ -110,7 +110,7 @@ class Engine:
             self.draft.restore(saved.draft)
 
 
-class Lanes:
+class Slots:
     """The engines that share contexts. The first has room for larger trees than the others.
 
     n_tokens: most tokens of all texts together.
@@ -120,8 +120,8 @@ class Lanes:
         """n_tokens: None for as many as a single text may have."""
         self.engines = tuple(engines)
         self.n_tokens = n_tokens or self.engines[0].ctx_size
-        lane = self.engines[0].target.lane
-        self._ledger = lane.ledger if lane else None
+        slot = self.engines[0].target.slot
+        self._ledger = slot.ledger if slot else None
 
     def has_room(self, n: int) -> bool:
         """Whether `n` cells are free. A text without others always has room: its context is large enough for it."""

@@ -50,13 +50,13 @@ class Generation:
 
     @property
     def is_reading(self) -> bool:
-        """Whether portions of the prompt are left to be read."""
-        return self.target.n_portion > 0
+        """Whether chunks of the prompt are left to be read."""
+        return self.target.n_chunk > 0
 
     @property
     def chunk_cells(self) -> int:
-        """Cells that the next portion of the prompt needs at most, with padding."""
-        n = self.target.n_portion
+        """Cells that the next chunk of the prompt needs at most, with padding."""
+        n = self.target.n_chunk
         return self.target.padding.padded(n) if n else 0
 
     @property
@@ -86,7 +86,7 @@ class Generation:
         self.statistics.prompt_tokens_decoded = n_decoded
 
     def has_read(self, seconds: float) -> None:
-        """Note how long a portion of the prompt took."""
+        """Note how long a chunk of the prompt took."""
         self.statistics.reading_seconds += seconds
 
     def begin_passes(self, is_alone: bool) -> None:

@@ -17,7 +17,7 @@ def write_alone(generation: Generation, states: PromptStates | None = None) -> I
     """Write a text alone, and yield its passes, the last of which has its `finish` set. Raises PromptError as `begin`,
     which has `states`.
 
-    Whether the text was interrupted is asked after every pass, and after every portion of the prompt; then there may be
+    Whether the text was interrupted is asked after every pass, and after every chunk of the prompt; then there may be
     no pass at all. The iteration may be abandoned after any pass: between two passes both KV caches are consistent.
     """
     passes = Passes()
@@ -41,7 +41,7 @@ class Passes:
         self._turn = 0
         self._reading_turn = 0
 
-    def readers(self, generations: Sequence[Generation], writing: Sequence[Generation] = ()) -> list[Generation]:
+    def prefills(self, generations: Sequence[Generation], writing: Sequence[Generation] = ()) -> list[Generation]:
         """The texts whose prompts the next pass reads on. Each is the first in turn, so that none waits for a long one;
         others follow as far as they fit in a pass over prompts, and, with exact passes, in the largest exact size.
 
@@ -60,35 +60,35 @@ class Passes:
                 n_tokens = n
         return chosen
 
-    def fits_with_decoding(self, generations: Sequence[Generation], readers: Sequence[Generation]) -> bool:
-        """Whether a pass over the prompts of `readers` may have the next tokens of these texts, too."""
+    def fits_with_decoding(self, generations: Sequence[Generation], prefills: Sequence[Generation]) -> bool:
+        """Whether a pass over the prompts of `prefills` may have the next tokens of these texts, too."""
         target = generations[0].target
-        n = sum(text.chunk_cells for text in readers) + sum(text.n_needed for text in generations)
+        n = sum(text.chunk_cells for text in prefills) + sum(text.n_needed for text in generations)
         fits = n <= target.context.config.n_batch and target.padding.has_room_for(n)
         return fits and target.cells.shares_prompts
 
-    def read(self, readers: Sequence[Generation]) -> None:
-        """Read a portion of each of these prompts, in one pass."""
-        sizes = [text.chunk_cells for text in readers]
+    def read(self, prefills: Sequence[Generation]) -> None:
+        """Read a chunk of each of these prompts, in one pass."""
+        sizes = [text.chunk_cells for text in prefills]
         started = clock.now()
-        score_together([], [text.target for text in readers])
-        _count_reading(readers, sizes, clock.now() - started, sum(sizes))
+        score_together([], [text.target for text in prefills])
+        _count_reading(prefills, sizes, clock.now() - started, sum(sizes))
 
-    def next_pass(self, generations: Sequence[Generation], readers: Sequence[Generation] = ()) -> list[StepOfText]:
+    def next_pass(self, generations: Sequence[Generation], prefills: Sequence[Generation] = ()) -> list[StepOfText]:
         """A step of as many of the texts, which share a context and whose prompts are read, as fit one pass.
 
-        readers: texts of whose prompts the pass has a portion, too (see `fits_with_decoding`).
+        prefills: texts of whose prompts the pass has a chunk, too (see `fits_with_decoding`).
         """
-        texts = self._chosen(generations, readers)
+        texts = self._chosen(generations, prefills)
         for text in texts:
-            text.begin_passes(is_alone=len(generations) == 1 and not readers)
-        sizes = [text.chunk_cells for text in readers]
+            text.begin_passes(is_alone=len(generations) == 1 and not prefills)
+        sizes = [text.chunk_cells for text in prefills]
         n_cached = [text.target.n_cached for text in texts]
         context = texts[0].target.context
         started, decoded = clock.now(), context.decode_seconds
-        steps = step(texts, readers, self._sharing)
+        steps = step(texts, prefills, self._sharing)
         seconds, target_seconds = clock.now() - started, context.decode_seconds - decoded
-        n_tokens, n_texts = sum(sizes) + sum(one.n_scored for one in steps), len(texts) + len(readers)
+        n_tokens, n_texts = sum(sizes) + sum(one.n_scored for one in steps), len(texts) + len(prefills)
         drafting = sum(one.draft_seconds for one in steps)
         for one, ctx in zip(steps, n_cached, strict=True):
             one.seconds, one.target_seconds = seconds - drafting + one.draft_seconds, target_seconds
@@ -97,22 +97,22 @@ class Passes:
             one.text.done(one)
         for one in steps:
             one.text.plans.record(one)
-        if readers:
-            _count_reading(readers, sizes, target_seconds, n_tokens)
-        if len(texts) > 1 and not readers:
+        if prefills:
+            _count_reading(prefills, sizes, target_seconds, n_tokens)
+        if len(texts) > 1 and not prefills:
             reading = sum(one.draft_reading_seconds for one in steps)
             n_accepted = sum(one.n_tokens for one in steps)
             self._sharing.record(len(texts), n_accepted, 1e3 * seconds, 1e3 * reading)
         return steps
 
-    def _chosen(self, generations: Sequence[Generation], readers: Sequence[Generation]) -> list[Generation]:
+    def _chosen(self, generations: Sequence[Generation], prefills: Sequence[Generation]) -> list[Generation]:
         """The texts that share the next pass, beginning with another text each time."""
         if len(generations) == 1:  # a plain pass may take less than a millisecond
             return list(generations)
         turn = self._turn % len(generations)
         ordered = [*generations[turn:], *generations[:turn]]
         left, rows_left = room_of(ordered)
-        left -= sum(text.chunk_cells for text in readers)
+        left -= sum(text.chunk_cells for text in prefills)
         chosen: list[Generation] = []
         for text in ordered:
             left -= text.n_needed
@@ -124,7 +124,7 @@ class Passes:
         return chosen
 
 
-def _count_reading(readers: Sequence[Generation], sizes: Sequence[int], seconds: float, n_tokens: int) -> None:
+def _count_reading(prefills: Sequence[Generation], sizes: Sequence[int], seconds: float, n_tokens: int) -> None:
     """Give each prompt its share of the time of a pass over `n_tokens` tokens. sizes: tokens of each prompt."""
-    for text, n in zip(readers, sizes, strict=True):
+    for text, n in zip(prefills, sizes, strict=True):
         text.has_read(seconds * n / n_tokens)

@@ -31,7 +31,7 @@ from specrun.hardware.memory import Memory
 from specrun.llama.context import file_parts
 from specrun.llama.draft import SavedDraft
 from specrun.llama.heads.target_states import SavedStates
-from specrun.llama.rollback import HeldText, PromptState, SavedText
+from specrun.llama.rollback import CachedText, PromptState, SavedText
 from specrun.locations import parse_json
 
 _FORMAT = "specrun prompt 2"
@@ -66,7 +66,7 @@ class Head:
     path: Path
     subject: str
     draft: str | None
-    held: HeldText
+    held: CachedText
     seconds_per_token: float
     n_bytes: int
     n_checked: int
@@ -137,7 +137,7 @@ def read_head(path: Path) -> Head:
     value = parse_json(line)
     end = value["prompt_end"]
     prompt = PromptState(end, np.empty(0, np.uint8)) if end else None
-    held = HeldText(value["tokens"], value["n_cached"], value["any_end"], prompt, is_beginning=value["is_beginning"])
+    held = CachedText(value["tokens"], value["n_cached"], value["any_end"], prompt, is_beginning=value["is_beginning"])
     subject, draft, each = value["subject"], value["draft"], value["seconds_per_token"]
     return Head(path, subject, draft, held, each, n_bytes, n_bytes - _LAST_LINE - length, value)
 

@@ -37,7 +37,7 @@ from specrun.llama import devices, offload_threshold, tiled_kernels
 from specrun.llama.batch import common_prefix
 from specrun.llama.context import LlamaContext
 from specrun.llama.loaded_model import LlamaModel
-from specrun.llama.rollback import HeldText
+from specrun.llama.rollback import CachedText
 from specrun.llama_settings import LlamaSettings
 from specrun.locations import file_bytes, whole_file
 from specrun.speculation.planning.pass_sizes import PassSizes
@@ -197,7 +197,7 @@ class PromptStates:
             if saved is None:
                 raise StoppedError
             if is_beginning:
-                begun = HeldText(tokens, held.n_cached, saved.held.any_end, is_beginning=True)
+                begun = CachedText(tokens, held.n_cached, saved.held.any_end, is_beginning=True)
                 saved = SavedCaches(replace(saved.target, held=begun), None)
             writing = path, file, saved, started, stack.pop_all()
             self._thread = threading.Thread(target=self._write, args=writing, name="specrun-prompts")
@@ -273,7 +273,7 @@ class PromptStates:
         return [head for head in own if head.draft == self._draft or not has_head_states]
 
 
-def _shared(data: bytes, held: HeldText, model: LlamaModel) -> tuple[int, int]:
+def _shared(data: bytes, held: CachedText, model: LlamaModel) -> tuple[int, int]:
     """How many tokens of a text begin another text, as `PromptStates.beginning` says, and the bytes of these."""
     tokens, end_counts = held.tokens, not held.is_beginning
     n = end = at = 0
@@ -293,7 +293,7 @@ def _is_within_character(data: bytes, at: int) -> bool:
     return at < len(data) and data[at] & 0xC0 == 0x80
 
 
-def _is_beginning(held: HeldText, longer: HeldText) -> bool:
+def _is_beginning(held: CachedText, longer: CachedText) -> bool:
     """Whether a text was the same when it was shorter, so that its state has no use any more."""
     if held.is_beginning:
         return False

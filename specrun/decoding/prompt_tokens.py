@@ -55,7 +55,7 @@ def prompt_tokens(model: LlamaModel, text: str) -> list[int]:
 def single_turn_tokens(
     model: LlamaModel, text: str, template: FittedTemplate | None, system: str | None = None
 ) -> list[int]:
-    """Token ids of `text` as the user's only message in the template, behind the system message, if there is one.
+    """Token ids of `text` as the user's only message in the template, after the system message, if there is one.
 
     Without a template, of `text` as it is.
     """

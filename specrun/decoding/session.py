@@ -154,7 +154,7 @@ class Session:
         self.messages = [message for message in self.messages if message["role"] == "system"]
 
     def single(self, text: str) -> tuple[Request, Callable[[str], tuple[str, str]]]:
-        """A request that answers `text` behind the system message alone, and what parts the text of its answer into the
+        """A request that answers `text` after the system message alone, and what parts the text of its answer into the
         answer and what the model thought before it. The conversation stays as it is. Raises PromptError.
         """
         first = [message for message in self.messages if message["role"] == "system"]

@@ -27,10 +27,12 @@ from specrun.speculation.tree import ROOT
 _FEW = 8  # tokens of each text that the draft has to read at most after a pass; more are a prompt
 
 
-def drafts_of_several(texts: Sequence[Generation], readers: Sequence[Generation], sharing: Sharing) -> list[StepOfText]:
-    """A tree for each text. readers: texts of whose prompts the pass has a portion, too."""
-    n_texts = len(texts) + len(readers)
-    n_read = sum(one.chunk_cells for one in readers)
+def drafts_of_several(
+    texts: Sequence[Generation], prefills: Sequence[Generation], sharing: Sharing
+) -> list[StepOfText]:
+    """A tree for each text. prefills: texts of whose prompts the pass has a chunk, too."""
+    n_texts = len(texts) + len(prefills)
+    n_read = sum(one.chunk_cells for one in prefills)
     n_tokens = n_read + sum(text.n_needed for text in texts)
     room, rows = room_of(texts)
     further = max(min(room - n_tokens, rows - len(texts)), 0)  # nodes that the trees may have besides their roots
@@ -80,10 +82,10 @@ def _cut(steps: Sequence[StepOfText], n_read: int, row: Milliseconds, rate: floa
             one.keep_nodes(n + 1)
 
 
-def pass_size(steps: Sequence[StepOfText], readers: Sequence[Generation]) -> int:
+def pass_size(steps: Sequence[StepOfText], prefills: Sequence[Generation]) -> int:
     """Tokens of the pass with padding: as its class of sizes has it, or more where that takes less time."""
     guide, target = steps[0].text.plans.guide, steps[0].text.target
-    n = sum(one.n_scored for one in steps) + sum(one.chunk_cells for one in readers)
+    n = sum(one.n_scored for one in steps) + sum(one.chunk_cells for one in prefills)
     size = target.padding.padded(n)
     if n == 1 or guide is None or not target.cells.drops_padding:
         return size

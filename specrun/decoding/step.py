@@ -10,18 +10,18 @@ from specrun.llama.target import score_together
 from specrun.speculation.controllers.sharing import Sharing
 
 
-def step(texts: Sequence[Generation], readers: Sequence[Generation], sharing: Sharing) -> list[StepOfText]:
+def step(texts: Sequence[Generation], prefills: Sequence[Generation], sharing: Sharing) -> list[StepOfText]:
     """Draft a token tree for each text, score all trees in one pass of the target, and commit a path of each.
 
     texts: the texts that go on by this pass, whose prompts are read; often a single text.
-    readers: texts of whose prompts the pass reads a portion besides.
+    prefills: texts of whose prompts the pass reads a chunk besides.
     sharing: knows whether drafting pays for several texts in a pass.
     """
-    if len(texts) == 1 and not readers:
+    if len(texts) == 1 and not prefills:
         steps = [texts[0].begin_step(texts[0].plans.plan()).grow()]
     else:
-        steps = drafts_of_several(texts, readers, sharing)
-    size, prompts = pass_size(steps, readers), [one.target for one in readers]
+        steps = drafts_of_several(texts, prefills, sharing)
+    size, prompts = pass_size(steps, prefills), [one.target for one in prefills]
     scores = score_together([(one.text.target, one.tree) for one in steps], prompts, size)
     for one, rows in zip(steps, scores, strict=True):
         one.n_target = size

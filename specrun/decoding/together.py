@@ -1,4 +1,4 @@
-"""Texts that are written together, each in a lane: which of them the next pass has, and which wait for room."""
+"""Texts that are written together, each in a slot: which of them the next pass has, and which wait for room."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-from specrun.decoding.engine import Engine, Lanes, SavedCaches
+from specrun.decoding.engine import Engine, SavedCaches, Slots
 from specrun.decoding.generation import Generation, StepOfText
 from specrun.decoding.passes import Passes
 from specrun.errors import ContextFullError, LlamaError
@@ -18,9 +18,9 @@ _NODES = 16  # room is made for trees of so many nodes
 
 
 class LaneText:
-    """A text in a lane.
+    """A text in a slot.
 
-    engine: of the lane. generation: its passes, once the text has begun. waits: whether it is interrupted because there
+    engine: of the slot. generation: its passes, once the text has begun. waits: whether it is interrupted because there
     is no room for all texts.
     """
 
@@ -43,7 +43,7 @@ class LaneText:
         target = self.engine.target
         self._text = list(target.tokens)
         with suppress(LlamaError, MemoryError):
-            self._saved = None if target.n_portion else self.engine.save()
+            self._saved = None if target.n_chunk else self.engine.save()
         self.engine.reset()
         self.waits = True
 
@@ -62,7 +62,7 @@ Text = TypeVar("Text", bound=LaneText)
 
 
 class Together(Generic[Text]):
-    """The texts that are being written in the lanes of a model.
+    """The texts that are being written in the slots of a model.
 
     A caller adds texts to `texts` and takes those out that are over. The methods raise what llama.cpp raises.
 
@@ -70,9 +70,9 @@ class Together(Generic[Text]):
     returns False if there is none.
     """
 
-    def __init__(self, lanes: Lanes, evict: Callable[[Collection[Engine]], bool]) -> None:
+    def __init__(self, slots: Slots, evict: Callable[[Collection[Engine]], bool]) -> None:
         self.texts: list[Text] = []
-        self._lanes = lanes
+        self._slots = slots
         self._evict = evict
         self._passes = Passes()
 
@@ -83,8 +83,8 @@ class Together(Generic[Text]):
 
     @property
     def is_full(self) -> bool:
-        """Whether no further text may begin, because all lanes are taken or a text waits for room."""
-        return len(self.texts) >= len(self._lanes.engines) or any(text.waits for text in self.texts)
+        """Whether no further text may begin, because all slots are taken or a text waits for room."""
+        return len(self.texts) >= len(self._slots.engines) or any(text.waits for text in self.texts)
 
     def fits(self, n_prompt: int, most_tokens: int | None) -> bool:
         """Whether there is room for another text beside those that are being written. Alone, every text has room.
@@ -92,12 +92,12 @@ class Together(Generic[Text]):
         n_prompt: tokens of its prompt. most_tokens: of its answer; None for no limit.
         """
         n = n_prompt + min(most_tokens or _FIRST_TOKENS, _FIRST_TOKENS)
-        return not self.texts or self._n_tokens() + n <= self._lanes.n_tokens
+        return not self.texts or self._n_tokens() + n <= self._slots.n_tokens
 
     def wake(self) -> None:
         """Let texts that wait go on, as far as there is room."""
         for text in [text for text in self.texts if text.waits]:
-            if self._n_tokens() + text.n_tokens + _NODES <= self._lanes.n_tokens or not self._active():
+            if self._n_tokens() + text.n_tokens + _NODES <= self._slots.n_tokens or not self._active():
                 self.make_room(text.n_tokens)
                 text.go_on()
 
@@ -110,21 +110,21 @@ class Together(Generic[Text]):
             self._let_draft(self.texts[0])
         reading = [text.generation for text in self._active() if text.generation.is_reading]
         writing = self._writing()
-        readers = self._passes.readers(reading, [text.generation for text in writing]) if reading else []
-        if readers and not self._reads_beside(writing, readers):
-            if self.make_room(sum(reader.chunk_cells for reader in readers)):
-                self._passes.read(readers)
+        prefills = self._passes.prefills(reading, [text.generation for text in writing]) if reading else []
+        if prefills and not self._reads_beside(writing, prefills):
+            if self.make_room(sum(prefill.chunk_cells for prefill in prefills)):
+                self._passes.read(prefills)
             elif not writing:
                 self._give_way()
             if not writing:
                 return []  # texts that are read now go on beside the next prompts
-            readers, writing = [], self._writing()
-        while writing and not readers and not self.make_room(_least(writing), _least(writing) + _NODES * len(writing)):
+            prefills, writing = [], self._writing()
+        while writing and not prefills and not self.make_room(_least(writing), _least(writing) + _NODES * len(writing)):
             youngest = self._give_way()
             writing = [text for text in writing if text is not youngest]
         if not writing:
             return []
-        steps = self._passes.next_pass([text.generation for text in writing], readers)
+        steps = self._passes.next_pass([text.generation for text in writing], prefills)
         return [(text, done) for done in steps for text in writing if text.generation is done.text]
 
     def _let_draft(self, text: Text) -> None:
@@ -146,16 +146,16 @@ class Together(Generic[Text]):
 
         Returns False if fewer than `n` are free.
         """
-        self._lanes.make_room(max(n, wanted))
-        while not self._lanes.has_room(n) and self._evict(self.busy):
-            self._lanes.make_room(n)
-        return self._lanes.has_room(n)
+        self._slots.make_room(max(n, wanted))
+        while not self._slots.has_room(n) and self._evict(self.busy):
+            self._slots.make_room(n)
+        return self._slots.has_room(n)
 
-    def _reads_beside(self, writing: Sequence[Text], readers: Sequence[Generation]) -> bool:
+    def _reads_beside(self, writing: Sequence[Text], prefills: Sequence[Generation]) -> bool:
         """Whether the pass over these prompts can have the next tokens of all texts, too. Makes room for them."""
-        if not writing or not self._passes.fits_with_decoding([text.generation for text in writing], readers):
+        if not writing or not self._passes.fits_with_decoding([text.generation for text in writing], prefills):
             return False
-        n = sum(reader.chunk_cells for reader in readers) + _least(writing)
+        n = sum(prefill.chunk_cells for prefill in prefills) + _least(writing)
         return self.make_room(n, n + _NODES * len(writing))
 
     def _n_tokens(self) -> int:

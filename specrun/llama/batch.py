@@ -48,7 +48,7 @@ class Batch:
         return self.outputs.tolist().count(True)
 
     def padded(self, size: int, seq: int, position: int) -> Batch:
-        """The batch with further tokens behind it, `size` in all, which continue sequence `seq` from `position` on.
+        """The batch with further tokens after it, `size` in all, which continue sequence `seq` from `position` on.
 
         They repeat the last token, so that they read few further experts of a mixture. No logits of them are wanted.
         """

@@ -199,7 +199,7 @@ class LlamaContext(library.Closing):
         return bool(llama_cpp.llama_memory_can_shift(self._memory))
 
     def forget(self, seq: int, start: int, end: int) -> None:
-        """Remove positions start .. end - 1 from `seq`, and move those behind them down. No other sequence may have any
+        """Remove positions start .. end - 1 from `seq`, and move those after them down. No other sequence may have any
         of these cells. Raises LlamaError.
         """
         self._is_counted = False
@@ -259,7 +259,7 @@ class LlamaContext(library.Closing):
         """Give `seq` the recurrent state of its first `end` tokens, and remove the others. Raises LlamaError."""
         self._is_counted, self.n_last_pass = False, None
         read = llama_cpp.llama_state_seq_set_data_ext(self.handle, _bytes_of(state), len(state), seq, _RECURRENT_PART)
-        # The state comes first: a state that lies behind `end` would refuse the removal. llama.cpp's count of the
+        # The state comes first: a state that lies after `end` would refuse the removal. llama.cpp's count of the
         # sequence is that of the state now, and does not tell that attention has more cells.
         if read != len(state) or not llama_cpp.llama_memory_seq_rm(self._memory, seq, end, _TO_THE_END):
             raise LlamaError("llama.cpp could not take back its recurrent state")

@@ -29,7 +29,7 @@ _FIRST, _LAST, _SLACK = 128, 1024, 256
 class SavedDraft:
     """Committed text, and the sequence that has it, of a draft or a head.
 
-    tokens: those that it has read. n_forgotten: tokens of the text that are left out behind its first ones.
+    tokens: those that it has read. n_forgotten: tokens of the text that are left out after its first ones.
     """
 
     tokens: list[int]
@@ -108,7 +108,7 @@ class DraftContext(AnyDraft):
         self.others: list[DraftContext] = []
         self._sequences = range(context.config.n_seq_max) if sequences is None else sequences
         self._tokens: list[int] = []  # of the committed text, what the cache holds, as the draft reads it
-        self._n_forgotten = 0  # tokens of the text that are left out behind the first
+        self._n_forgotten = 0  # tokens of the text that are left out after the first
         self._can_forget = context.can_forget
         self._whole = self._sequences[0]  # a sequence with all committed text
         self._change = CacheChange()
@@ -180,7 +180,7 @@ class DraftContext(AnyDraft):
         return [*tokens[:_FIRST], *tokens[_FIRST + self._n_forgotten :]]
 
     def _forget(self, n: int) -> None:
-        """Leave out the next `n` tokens behind the first ones, if they are many; those in the cache move up."""
+        """Leave out the next `n` tokens after the first ones, if they are many; those in the cache move up."""
         if n <= _SLACK or not self._can_forget:
             return
         for sequence in self._sequences:
@@ -230,7 +230,7 @@ class DraftContext(AnyDraft):
             first = self._sequences[0]
             self._make_room(len(saved.tokens))
             self.context.set_sequence_state(first, saved.state)
-            self.context.remove(first, len(saved.tokens))  # nodes of a tree may have been behind the text
+            self.context.remove(first, len(saved.tokens))  # nodes of a tree may have been after the text
             self._tokens, self._n_forgotten, self._whole = list(saved.tokens), saved.n_forgotten, first
             self._cells.begin(len(saved.tokens), first)
 

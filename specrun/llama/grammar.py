@@ -116,7 +116,7 @@ class Grammar(library.Closing):
 
 
 class TriggeredGrammar:
-    """Allows every text until the trigger, and behind it what the grammar allows; a `specrun.sampling.Constraint`.
+    """Allows every text until the trigger, and after it what the grammar allows; a `specrun.sampling.Constraint`.
 
     A token that would reach beyond the trigger is not allowed, so that the grammar begins with a token. shown: control
     tokens whose name is text.

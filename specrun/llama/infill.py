@@ -1,4 +1,4 @@
-"""Prompts by which a model fills a gap in a text: it has tokens of its own for what stands before and behind it."""
+"""Prompts by which a model fills a gap in a text: it has tokens of its own for what stands before and after it."""
 
 from __future__ import annotations
 

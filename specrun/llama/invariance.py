@@ -32,7 +32,7 @@ _FURTHER_BOUNDARIES = (5 * BLOCK, 6 * BLOCK, 9 * BLOCK)
 # Chosen by hand. Sizes above the number of tokens n are at least 2 n - 1 (`_twice`).
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 18, 22, 24, 31, 32, 63, 64)
 _FEW_SIZES = (1, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13, 14, 16, 32, 64)
-_SHORT_TEXT, _SEVERAL = 16, 8  # tokens of a text and of a pass behind it
+_SHORT_TEXT, _SEVERAL = 16, 8  # tokens of a text and of a pass after it
 _MULTIPLES = (1, 2, 4, 8, 16, 32, 64)  # of which all sizes of a class may be
 _EFFORTS = ((60.0, 32, _SIZES), (150.0, 16, _FEW_SIZES), (float("inf"), 4, _FEW_SIZES))
 
@@ -74,7 +74,7 @@ def exact_sizes(
 def depends_on_size(target: TargetContext, tokens: Sequence[int]) -> bool:
     """Whether a token gets other bits in a pass over several tokens than in a plain one. Empties the cache.
 
-    Two passes behind a short text tell, so equal bits prove nothing. tokens: a text to decode.
+    Two passes after a short text tell, so equal bits prove nothing. tokens: a text to decode.
     """
     text = [tokens[i % len(tokens)] for i in range(_SHORT_TEXT + _SEVERAL)]
     target.reset()
@@ -88,7 +88,7 @@ def depends_on_size(target: TargetContext, tokens: Sequence[int]) -> bool:
 
 
 class Comparison:
-    """Compares passes over the same tokens behind the same text.
+    """Compares passes over the same tokens after the same text.
 
     quick: compare fewer tokens in passes of fewer sizes. This is always done for slow targets.
     boundary: a number of cells, a multiple of 256, on both sides of which the tokens lie, or the last such multiple
@@ -159,7 +159,7 @@ class Comparison:
         return Survey(tuple(sorted(tuple(sorted(group)) for group in groups.values())), ms)
 
     def _passes(self, size: int) -> tuple[tuple[bytes, bytes | None], float]:
-        """Digests of the logits for the compared tokens, in passes over `size` tokens, and of the cache behind them;
+        """Digests of the logits for the compared tokens, in passes over `size` tokens, and of the cache after them;
         and the milliseconds of one pass. The last pass may go beyond these tokens: where it checks one path, nothing of
         it is taken back, and there is no digest of the cache.
         """

@@ -133,7 +133,7 @@ def end_process(error: SpecrunError) -> NoReturn:
     """End the process at once, with one line and the error's exit code: while C code runs nothing can be raised."""
     with contextlib.suppress(OSError):
         child_process.answer_with(error)
-        interrupts.say_last_words(str(error), _shown)
+        interrupts.report_sudden_end(str(error), _shown)
     os._exit(error.exit_code)
 
 

@@ -44,7 +44,7 @@ class LlamaModel(library.Closing):
     n_vocab: number of tokens, of a trimmed draft those of the whole one. n_rows: logits that llama.cpp gives a token.
     n_ctx_train: tokens of the context that it was trained with; 0 if the file does not say. n_bytes: of the weights.
     quantization: the common name of their mix, such as Q4_K_M.
-    n_embd, n_embd_out: floats of a hidden state, and of the state behind the last layer.
+    n_embd, n_embd_out: floats of a hidden state, and of the state after the last layer.
     n_dimensions: of the position of a row that is no token: 4 with M-RoPE, else 1.
     orders: the re-ordered weights and the same weights in the file; None where they lie in memory once.
     why_one_order: why weights lie in one order, though the settings ask for both; None where both orders are there or

@@ -49,7 +49,7 @@ def _on_lost_page(_signal: int) -> None:
         if Path(path).exists() and file_bytes(Path(path)) < n_bytes:
             library.end_process(LlamaError(f"{path} was cut short while it was in use; download it again"))
     try:
-        interrupts.say_last_words(
+        interrupts.report_sudden_end(
             "memory that is in use, or a part of a file, cannot be read any more; check the disk of the model, and "
             "with layers on a GPU its driver"
         )

@@ -105,7 +105,7 @@ class ContextConfig:
     n_outputs: int  # most rows of logits of one pass
     settings: LlamaSettings = UNDECIDED  # threads, sizes of prompt passes, flash attention, cache types
     n_snapshots: int = 0  # recurrent states that are kept of a pass, where the architecture can
-    lanes: tuple[int, ...] = ()  # where several texts share the context: most leaf paths of the trees of each
+    slots: tuple[int, ...] = ()  # where several texts share the context: most leaf paths of the trees of each
 
     @property
     def n_call(self) -> int:

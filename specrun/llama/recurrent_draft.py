@@ -17,7 +17,7 @@ class RecurrentDraft(AnyDraft):
     """The cache of a draft with recurrent states: the committed text, and the nodes of one path that were expanded.
 
     The checkpoint of the cache is the committed text. If the path was accepted as far as it was expanded, the cache
-    goes on behind it; else the accepted tokens are decoded again from the checkpoint on, in one pass with the root.
+    goes on after it; else the accepted tokens are decoded again from the checkpoint on, in one pass with the root.
 
     vocabulary: as in `DraftContext`.
     """
@@ -91,7 +91,7 @@ class RecurrentDraft(AnyDraft):
         """See `DraftModel`: a node can be expanded if it continues the path."""
         config = self.context.config
         most = min(width, config.n_batch, config.n_outputs, config.n_ctx - len(self._tokens))
-        closed = set(self._expanded[:-1])  # the path goes on behind them already
+        closed = set(self._expanded[:-1])  # the path goes on after them already
         places: list[int] = []
         for place, parent in enumerate(parents):
             if len(places) < most and parent not in closed:

@@ -3,7 +3,7 @@
 Attention has a cell for each token, and any number of the last cells can be removed. A recurrent layer has a single
 state for all tokens so far. llama.cpp keeps older states in two ways, and a third copy lies outside of it:
 
-    snapshots    the states behind the last tokens of a pass, for some architectures (`n_rs_seq`), each as large.
+    snapshots    the states after the last tokens of a pass, for some architectures (`n_rs_seq`), each as large.
     checkpoint   a second sequence that has the state of some earlier moment, for every architecture. Copying costs
                  nothing; the tokens committed since then are decoded again in front of the next pass.
     prompt state a copy of the state near the end of the prompt, for texts that share it and nothing behind it.
@@ -30,7 +30,7 @@ from specrun.llama.heads.target_states import SavedStates
 from specrun.speculation.planning.costs import CostTable
 
 CHECKPOINT = 1  # the sequence of the checkpoint, where a context has a single text
-# Committed tokens behind the checkpoint from which they are decoded in a pass of their own, and the checkpoint moves to
+# Committed tokens after the checkpoint from which they are decoded in a pass of their own, and the checkpoint moves to
 # their end, as long as nobody says how long passes take here.
 MOST_PENDING = 16
 # The prompt state lies so many tokens before the prompt's end. Chosen by hand: chat templates write the beginning of an
@@ -48,11 +48,11 @@ class PromptState:
     """A state near the end of a prompt."""
 
     end: int  # tokens of the prompt
-    state: NDArray[np.uint8]  # [n], the recurrent state behind them
+    state: NDArray[np.uint8]  # [n], the recurrent state after them
 
 
 @dataclass(frozen=True)
-class HeldText:
+class CachedText:
     """Committed text, and how much of it is in a cache."""
 
     tokens: list[int]
@@ -74,7 +74,7 @@ class HeldText:
 class SavedText:
     """What a cache held, as a copy in memory, or in a file."""
 
-    held: HeldText
+    held: CachedText
     state: SequenceState  # positions, all K and V and recurrent states, as llama.cpp saves them
     for_head: SavedStates | None = None  # the hidden states that a head reads
 
@@ -94,12 +94,12 @@ class TextCache:
     max_leaves: most leaf paths that a pass can check, and the number of these sequences.
     most_back: most tokens of a pass that can be taken back, so that passes have to be small; None for no bound.
     most_pending: most committed tokens that wait in front of a pass; None for no bound.
-    drops_padding: whether tokens behind the committed text can be dropped without decoding any of it again.
+    drops_padding: whether tokens after the committed text can be dropped without decoding any of it again.
     prompt_tail: the last tokens of a prompt, before which `keep_prompt` is to be called; None if it does nothing.
     prompt: the state that was kept there; None if there is none.
     least_end: fewest tokens to which the last ones can be taken back, besides none at all. Of layers that attend to a
-        window llama.cpp copies only what tokens behind the end see.
-    shares_prompts: whether a pass over a portion of the prompt may have tokens of other texts, too.
+        window llama.cpp copies only what tokens after the end see.
+    shares_prompts: whether a pass over a chunk of the prompt may have tokens of other texts, too.
     least_sequences: fewest sequences that hold what is cached, as soon as there are any tokens.
     n_checkpoint: tokens of the text whose state the checkpoint has; 0 without one.
     """
@@ -179,7 +179,7 @@ class RecurrentStates(TextCache):
 
     With snapshots, what a pass wrote is taken back at once, up to all tokens but its first. Without, another sequence
     of the context is the checkpoint. It moves only before passes that draft, because llama.cpp copies the whole state
-    in the pass behind it. A text with neither is decoded plainly.
+    in the pass after it. A text with neither is decoded plainly.
     """
 
     drops_padding = False
@@ -204,7 +204,7 @@ class RecurrentStates(TextCache):
         n_behind = int(self._context.sequence_lengths()[self.first]) - end
         # llama.cpp would take back more than that, too, and give a state of another text.
         if n_last is not None and 0 < n_behind <= min(n_last - 1, self._n_snapshots):
-            self._context.n_last_pass = 0  # first: a second removal is refused, should Ctrl-C come behind this one
+            self._context.n_last_pass = 0  # first: a second removal is refused, should Ctrl-C come after this one
             self._context.remove(self.first, end)
             return end
         return self._return_to_checkpoint(end) if n_last is None or n_behind else end

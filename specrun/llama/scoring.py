@@ -1,4 +1,4 @@
-"""One pass over a `Part` of each text: a portion of its prompt, or its pending tokens and its tree."""
+"""One pass over a `Part` of each text: a chunk of its prompt, or its pending tokens and its tree."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Part:
     end_position: int
 
 
-def portion_of(tokens: Sequence[int], n_cached: int, n: int, sequences: LeafSequences) -> Part:
+def chunk_of(tokens: Sequence[int], n_cached: int, n: int, sequences: LeafSequences) -> Part:
     """The next `n` of the committed `tokens`, of which the cache holds `n_cached`. No logits of them are wanted."""
     end = n_cached + n
     batch = committed_tokens(list(tokens[n_cached:end]), n_cached, sequences.n, n_outputs=0, first_seq=sequences.first)
@@ -140,7 +140,7 @@ def join_parts(parts: Sequence[Part], padding: PassSizes, least: int = 0) -> Joi
         if len(batch) >= least and all(n == padding.padded(n) for n in (len(batch), batch.n_outputs) if n):
             # A plain pass may take less than a millisecond.
             return JoinedParts(batch, [(parts[0].cells, len(batch))], [0], [slice(None)])
-    order = sorted(range(len(parts)), key=lambda i: parts[i].cells.last)  # see `lane_cells`
+    order = sorted(range(len(parts)), key=lambda i: parts[i].cells.last)  # see `slot_cells`
     last = parts[order[-1]]
     batch = joined([parts[i].batch for i in order])
     n_wanted = batch.n_outputs

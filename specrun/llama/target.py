@@ -27,11 +27,11 @@ from specrun.errors import ContextFullError, LlamaError
 from specrun.llama.batch import common_prefix
 from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.heads.target_states import TargetStates
-from specrun.llama.lane_cells import LaneCells
 from specrun.llama.pass_bounds import PassBounds
-from specrun.llama.recurrent_lane import lanes_of
-from specrun.llama.rollback import HeldText, SavedText, text_cache
-from specrun.llama.scoring import LeafSequences, Part, join_parts, portion_of, tree_of
+from specrun.llama.recurrent_slot import slots_of
+from specrun.llama.rollback import CachedText, SavedText, text_cache
+from specrun.llama.scoring import LeafSequences, Part, chunk_of, join_parts, tree_of
+from specrun.llama.slot_cells import SlotCells
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
 
@@ -40,23 +40,23 @@ class TargetContext(PassBounds):
 
     tokens: all committed text; its last token is the root of the next tree.
     n_cached: number of leading tokens that the cache holds; between passes it holds nothing else.
-    n_portion: tokens of the next portion of a prompt that is being read; 0 if nothing is left to be read.
+    n_chunk: tokens of the next chunk of a prompt that is being read; 0 if nothing is left to be read.
     states: keeps the hidden states of the committed text for a head; None without one. It has those of what is cached.
     """
 
-    def __init__(self, context: LlamaContext, lane: LaneCells | None = None) -> None:
-        """lane: this text's cells, where several texts share the context; None if it has the context for itself."""
-        super().__init__(context.config, lane or text_cache(context))
+    def __init__(self, context: LlamaContext, slot: SlotCells | None = None) -> None:
+        """slot: this text's cells, where several texts share the context; None if it has the context for itself."""
+        super().__init__(context.config, slot or text_cache(context))
         self.context = context
-        self.lane = lane
+        self.slot = slot
         self.tokens: list[int] = []
         self.n_cached = 0
         self.states: TargetStates | None = None
         self._n_before = 0  # pending tokens in front of the tree scored last
         self._begin = 0  # the first of this text's tokens in the last pass over it
         self._sequences = LeafSequences(context, self.cells)
-        self._portions: Iterator[int] = iter(())  # the tokens of each, of a prompt that is being read
-        self.n_portion = 0
+        self._chunks: Iterator[int] = iter(())  # the tokens of each, of a prompt that is being read
+        self.n_chunk = 0
 
     @property
     def n_vocab(self) -> int:
@@ -109,12 +109,12 @@ class TargetContext(PassBounds):
         were to be decoded. Raises ValueError for no tokens, ContextFullError if they do not fit.
         """
         n_to_decode = self.begin_prompt(tokens)
-        while self.n_portion and not interrupted():
-            self.read_portion()
+        while self.n_chunk and not interrupted():
+            self.read_chunk()
         return n_to_decode
 
     def begin_prompt(self, tokens: list[int], pause: int = 0, paused: Callable[[], None] = lambda: None) -> int:
-        """The same by calls of `read_portion`. paused: called when `pause` tokens, or slightly fewer, are read."""
+        """The same by calls of `read_chunk`. paused: called when `pause` tokens, or slightly fewer, are read."""
         if not tokens:
             raise ValueError("an empty prompt")
         end = len(tokens) - 1
@@ -125,25 +125,25 @@ class TargetContext(PassBounds):
         self.tokens = list(tokens)
         self.n_cached = kept = self.cells.rollback(kept) if goes_on else self.cells.rewind(kept)
         self._sequences.count(kept)
-        self._portions = self._portions_of_prompt(shared, pause, paused, end)
-        self.has_read_portion()
+        self._chunks = self._chunks_of_prompt(shared, pause, paused, end)
+        self.has_read_chunk()
         return end - kept
 
-    def read_portion(self) -> None:
-        """Decode the next portion of the prompt that `begin_prompt` began."""
-        self._decode(self.prepare_portion())
-        self.has_read_portion()
+    def read_chunk(self) -> None:
+        """Decode the next chunk of the prompt that `begin_prompt` began."""
+        self._decode(self.prepare_chunk())
+        self.has_read_chunk()
 
-    def prepare_portion(self) -> Part:
+    def prepare_chunk(self) -> Part:
         """What the next pass, which must follow at once, has of the prompt."""
-        return portion_of(self.tokens, self.n_cached, self.n_portion, self._sequences)
+        return chunk_of(self.tokens, self.n_cached, self.n_chunk, self._sequences)
 
-    def has_read_portion(self) -> None:
-        """Note that the portion was decoded, and look for the next one."""
-        self.n_portion = 0
-        self.n_portion = next(self._portions, 0)
+    def has_read_chunk(self) -> None:
+        """Note that the chunk was decoded, and look for the next one."""
+        self.n_chunk = 0
+        self.n_chunk = next(self._chunks, 0)
 
-    def _portions_of_prompt(self, shared: int, pause: int, paused: Callable[[], None], end: int) -> Iterator[int]:
+    def _chunks_of_prompt(self, shared: int, pause: int, paused: Callable[[], None], end: int) -> Iterator[int]:
         # Shared tokens that are still pending are decoded first, on their own. After plain decoding the cache would
         # hold them already, so new text is cut into the same chunks whichever plan wrote the text before it.
         yield from self._decode_committed(shared, self.largest_pass)
@@ -206,7 +206,7 @@ class TargetContext(PassBounds):
         n_alone = self.n_alone(len(self.tokens) - 1 - self.n_cached)
         if n_alone:
             for n in self._decode_committed(self.n_cached + n_alone, self.largest_pass):
-                self._decode(portion_of(self.tokens, self.n_cached, n, self._sequences))
+                self._decode(chunk_of(self.tokens, self.n_cached, n, self._sequences))
         self._sequences.provide(tree.n_leaves, self.n_cached)
         part = tree_of(self.tokens, self.n_cached, tree, self._sequences)
         self._n_before = part.n_before
@@ -232,11 +232,11 @@ class TargetContext(PassBounds):
         self.tokens.extend(int(tree.tokens[node]) for node in path[1:])
         self.tokens.append(next_token)
 
-    def held(self, is_copied: bool = False) -> HeldText:
+    def held(self, is_copied: bool = False) -> CachedText:
         """What the cache holds, or would after `save` and `restore`. The tokens are the text itself, which changes."""
         cells, is_bound = self.cells, is_copied and self.context.model.has_window
         any_end, prompt = cells.drops_padding and not is_bound, None if is_bound else cells.prompt
-        return HeldText(self.tokens, self.n_cached, any_end, prompt, cells.least_end)
+        return CachedText(self.tokens, self.n_cached, any_end, prompt, cells.least_end)
 
     @property
     def n_saved_bytes(self) -> int:
@@ -272,10 +272,10 @@ class TargetContext(PassBounds):
         self._sequences.count(self.n_cached)
 
     def move_down(self) -> None:
-        """Move the text, which must be a lane's, into the lowest free cells. Raises LlamaError if llama.cpp fails."""
+        """Move the text, which must be a slot's, into the lowest free cells. Raises LlamaError if llama.cpp fails."""
         if self.n_cached:
-            assert self.lane
-            self.lane.move_down()
+            assert self.slot
+            self.slot.move_down()
             self._sequences.count(self.n_cached)
 
     def drop_tree(self) -> None:
@@ -286,7 +286,7 @@ class TargetContext(PassBounds):
         """Forget all text and empty the cache."""
         self.tokens = []
         self.n_cached = 0
-        self._portions, self.n_portion = iter(()), 0
+        self._chunks, self.n_chunk = iter(()), 0
         self.cells.clear()
         self._sequences.reset()
 
@@ -296,28 +296,28 @@ def score_together(
 ) -> list[Logits]:
     """One pass over the pending tokens and the tree of each text, whose root must be its last committed token.
 
-    reading: texts of which the pass has the next portion of the prompt. least: tokens of the pass at least, with
+    reading: texts of which the pass has the next chunk of the prompt. least: tokens of the pass at least, with
     padding.
 
-    Several targets must be lanes of one context and padded alike. Returns for each of `texts`
+    Several targets must be slots of one context and padded alike. Returns for each of `texts`
     float32[len(tree), n_vocab], a view that the next pass overwrites; row i predicts the token after node i. Raises
     ContextFullError if the tokens do not fit together.
     """
     if not texts and len(reading) == 1:
-        reading[0].read_portion()
+        reading[0].read_chunk()
         return []
     first = texts[0][0] if texts else reading[0]
-    parts = [target.prepare(tree) for target, tree in texts] + [target.prepare_portion() for target in reading]
+    parts = [target.prepare(tree) for target, tree in texts] + [target.prepare_chunk() for target in reading]
     whole = join_parts(parts, first.padding, least)
     with first.cells.writing(whole.batch, whole.shares):
         logits = first.context.decode(whole.batch)
     for target, begin in zip([*(target for target, _ in texts), *reading], whole.begins, strict=True):
         target._begin = begin
     for target in reading:
-        target.has_read_portion()
+        target.has_read_chunk()
     return [logits[rows] for rows in whole.rows[: len(texts)]]
 
 
-def target_lanes(context: LlamaContext) -> list[TargetContext]:
+def target_slots(context: LlamaContext) -> list[TargetContext]:
     """One target for each text that `context` has room for."""
-    return [TargetContext(context, lane) for lane in lanes_of(context)] or [TargetContext(context)]
+    return [TargetContext(context, slot) for slot in slots_of(context)] or [TargetContext(context)]

@@ -11,7 +11,7 @@ from specrun.speculation.tree import ROOT
 
 
 class TreeCells:
-    """The cells of the nodes that were expanded behind a committed text, whose last token is the root.
+    """The cells of the nodes that were expanded after a committed text, whose last token is the root.
 
     Every expanded node is on one sequence. The first expanded child of a node continues the sequence of its parent;
     every other child gets a free sequence that shares the cells of the path above. Where sequences or cells run out,
@@ -36,7 +36,7 @@ class TreeCells:
         sequences = reversed(self._sequences)
         self._place = {ROOT: (whole, n_committed - 1)}  # node that can get children -> sequence, position
         self._free = [sequence for sequence in sequences if sequence != whole]
-        # Every sequence that is not free -> the nodes whose cells it has behind the committed text, in order.
+        # Every sequence that is not free -> the nodes whose cells it has after the committed text, in order.
         self._paths: dict[int, list[DraftNode]] = {whole: []}
         self._n_holders: Counter[int] = Counter()  # node -> number of sequences that have its cell
 
@@ -46,7 +46,7 @@ class TreeCells:
         return self._n_committed + len(self._n_holders)
 
     def path_on(self, sequence: int) -> list[DraftNode]:
-        """The nodes that a sequence has behind the committed text, in order."""
+        """The nodes that a sequence has after the committed text, in order."""
         return self._paths.get(sequence, [])
 
     def expandable(self, parents: Sequence[int], width: int, still_open: set[int]) -> list[int]:
@@ -80,7 +80,7 @@ class TreeCells:
         return places
 
     def _is_continued(self, node: int) -> bool:
-        """Whether the sequence of `node` goes on behind it. False for a node that is not expanded yet."""
+        """Whether the sequence of `node` goes on after it. False for a node that is not expanded yet."""
         if node not in self._place:
             return False
         sequence, position = self._place[node]

@@ -36,7 +36,7 @@ def _has_exact_types(file: GgufFile) -> bool:
 def with_defaults(plan: LoadPlan) -> LoadPlan:
     """The plan, with llama.cpp's own settings where they do not lose bit-exactness.
 
-    V is cached in f16, as K is: llama.cpp then reads a prompt several times as fast behind a long context. Weights in
+    V is cached in f16, as K is: llama.cpp then reads a prompt several times as fast after a long context. Weights in
     RAM are re-ordered for this CPU, which makes passes over a few tokens faster, and flash attention is off where a
     trial on this CPU was faster without. Where RAM has room for the weights twice, large passes take them as they are
     in the file if a trial was faster so. Streamed weights, and those of which a GPU holds some, stay as they are in the

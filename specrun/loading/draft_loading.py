@@ -124,7 +124,7 @@ def make_drafts(
     context = resources.enter_context(LlamaContext(model, config))
     config = context.config
     # Its texts may have more tokens than the target's, and those of all texts have to fit.
-    n_most = max(config.n_ctx - config.n_outputs, config.n_ctx // 2) // max(len(config.lanes), 1)
+    n_most = max(config.n_ctx - config.n_outputs, config.n_ctx // 2) // max(len(config.slots), 1)
     return [*_drafts_of(context, lambda: OtherTokens(shared, n_most) if shared else SameTokens(n_vocab))]
 
 
@@ -172,9 +172,9 @@ def _drafts_of(context: LlamaContext, vocabulary: Callable[[], SameTokens]) -> l
     """A draft for each of the texts that share the context of a model. vocabulary: makes the one of each."""
     if context.model.is_recurrent:
         return [RecurrentDraft(context, vocabulary())]
-    leaves = context.config.lanes or (context.config.n_seq_max,)
+    leaves = context.config.slots or (context.config.n_seq_max,)
     ends = np.cumsum(leaves).tolist()
-    lanes = [DraftContext(context, vocabulary(), range(end - n, end)) for n, end in zip(leaves, ends, strict=True)]
-    for lane in lanes:
-        lane.others = [other for other in lanes if other is not lane]
-    return [*lanes]
+    slots = [DraftContext(context, vocabulary(), range(end - n, end)) for n, end in zip(leaves, ends, strict=True)]
+    for slot in slots:
+        slot.others = [other for other in slots if other is not slot]
+    return [*slots]

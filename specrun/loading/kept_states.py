@@ -28,7 +28,7 @@ class KeptStates:
 
     @property
     def n_states(self) -> int:
-        """All states, the copies of those behind prompts included."""
+        """All states, the copies of those after prompts included."""
         return self.n_sequences * (1 + self.n_snapshots) + self.n_texts
 
 

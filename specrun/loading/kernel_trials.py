@@ -2,7 +2,7 @@
 
 Flash attention goes over the KV cache once for every token of a small pass, while plain attention multiplies whole
 matrices, so that all nodes of a tree share the reading. Which is faster depends on the CPU, the shape of the heads and
-the length of the text. What is compared is a prompt of PROMPT tokens and an answer of ANSWER tokens behind it, one half
+the length of the text. What is compared is a prompt of PROMPT tokens and an answer of ANSWER tokens after it, one half
 of them written one by one and the other half in small trees.
 
 Large passes may be faster with weights as they are in the file than with re-ordered weights. Both are timed on a layer
@@ -106,7 +106,7 @@ def prefers_without(ms: Mapping[str, float]) -> bool:
 def _prompt_and_passes(
     contexts: Mapping[str, LlamaContext], start: int, end: int
 ) -> dict[str, tuple[float, dict[int, float]]]:
-    """Read a prompt up to `end` where `start` tokens lie already, and run passes of each size behind it, in turn.
+    """Read a prompt up to `end` where `start` tokens lie already, and run passes of each size after it, in turn.
 
     Returns the milliseconds of the prompt, and of passes by size.
     """

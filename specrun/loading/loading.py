@@ -20,7 +20,7 @@ from specrun.hardware.placement import MAX_STEPS_DOWN, Placement
 from specrun.llama import AnyDraft, DraftContext, LlamaModel, TargetContext, library
 from specrun.llama.context import ContextConfig
 from specrun.llama.facts.relied_on import CELLS, supported, why_not
-from specrun.llama.target import target_lanes
+from specrun.llama.target import target_slots
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.default_settings import lost_bits, of_draft
 from specrun.loading.draft_loading import checked_head, make_drafts, other_tokens
@@ -142,7 +142,7 @@ def _load(plan: LoadPlan, resources: ExitStack, show: Callable[[str], None]) -> 
         if better:
             raise _BetterOutOfVramError(better)
         notices.append(notice)
-    targets = target_lanes(context)
+    targets = target_slots(context)
     in_ram = not (streaming.readers or settings.gpu_layers)
     targets[0].set_max_pending(_FEW_WAITING if in_ram else _MANY_WAITING)
     drafts: list[AnyDraft] = []

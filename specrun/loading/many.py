@@ -127,13 +127,13 @@ def write_many(
 ) -> Iterator[tuple[Key, Completion | PromptError]]:
     """Write all texts of a source, and yield each when it is complete, or why it cannot be written.
 
-    n: most texts at a time, at least 1; None for as many as the model has lanes. interrupted: asked after every pass;
+    n: most texts at a time, at least 1; None for as many as the model has slots. interrupted: asked after every pass;
     the texts that are being written then end as they are, and no further one begins. count: called with the tokens that
     each pass committed. Raises LlamaError.
     """
-    engines = model.lanes.engines[:n]
+    engines = model.slots.engines[:n]
     conversations = Conversations(engines, most_bytes=0)
-    together: Together[_OneOfMany[Key]] = Together(model.lanes, conversations.set_one_aside)
+    together: Together[_OneOfMany[Key]] = Together(model.slots, conversations.set_one_aside)
     ahead: tuple[Key, Request] | None = None
     try:
         while not interrupted() and (together.texts or ahead or not source.is_over):
@@ -143,7 +143,7 @@ def write_many(
                 if ahead is None or not _may_begin(together, ahead[1]):
                     break
                 (key, request), ahead = ahead, None
-                engine = conversations.lane_for(request.prompt, together.busy)
+                engine = conversations.slot_for(request.prompt, together.busy)
                 text = _OneOfMany(key, model.complete(request, engine=engine), engine, interrupted)
                 together.texts.append(text)
                 try:
@@ -163,8 +163,8 @@ def write_many(
             text.completion.end()
             yield text.key, text.completion
     finally:
-        for engine in model.lanes.engines[1:]:
-            engine.reset()  # a text alone is written in the first lane, and may need the cells of all
+        for engine in model.slots.engines[1:]:
+            engine.reset()  # a text alone is written in the first slot, and may need the cells of all
 
 
 def in_order(written: Iterable[tuple[int, Completion | PromptError]]) -> Iterator[Completion]:

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from specrun.decoding import prompt_states
 from specrun.decoding.completion import Completion
-from specrun.decoding.engine import Engine, Lanes
+from specrun.decoding.engine import Engine, Slots
 from specrun.decoding.fitted_template import FittedTemplate
 from specrun.decoding.prompt_states import PromptStates
 from specrun.decoding.prompt_tokens import chat_template, single_turn_tokens
@@ -32,7 +32,7 @@ from specrun.loading.many import Listed, in_order, write_many
 from specrun.loading.placing import LoadPlan, plan_load
 from specrun.loading.run_options import RunOptions
 from specrun.loading.run_plans import FollowedPlans, FreeThreads, RunPlans, may_follow
-from specrun.long_run import unseen
+from specrun.long_run import no_display
 from specrun.options.expand import with_options_of
 from specrun.options.sampling_options import ChatSamplingOptions, SamplingOptions
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
@@ -47,7 +47,7 @@ class Model:
     notices: sentences for the user, one for each difference from what the options ask.
     draft: the file of the draft that is loaded; None without one.
     engine: the decode loop.
-    lanes: all engines, where several texts can be written at the same time; `engine` is the first.
+    slots: all engines, where several texts can be written at the same time; `engine` is the first.
     exactness: the sizes to which the target's passes are padded.
     has_datastore: whether a datastore is among the draft sources.
     prompt_states: prompts that are kept on disk; None where none are (see `keep_prompts`).
@@ -56,7 +56,7 @@ class Model:
     """
 
     def __init__(
-        self, options: RunOptions | LoadPlan, learner: Learner | None = None, show: Callable[[str], None] = unseen
+        self, options: RunOptions | LoadPlan, learner: Learner | None = None, show: Callable[[str], None] = no_display
     ) -> None:
         """options: what to load, or the plan that was made for it. learner: keeps what runs teach, and knows what
         earlier runs taught. show: shows what is being loaded.
@@ -88,8 +88,8 @@ class Model:
         self.exactness = self._exactness(options, plans)
         for target in pair.targets:
             target.padding = self.exactness.sizes
-        self.lanes = self._lanes(sources.set)
-        self.engine = self.lanes.engines[0]
+        self.slots = self._slots(sources.set)
+        self.engine = self.slots.engines[0]
         if options.profile:
             pair.target.set_max_pending(most_waiting(options.profile.costs.target))
         if options.exact:
@@ -115,7 +115,7 @@ class Model:
         self.prompt_states = PromptStates(subject, prompt_states.of_draft(draft) if draft else None)
         self._pair.resources.callback(self.prompt_states.close, self.engine)  # before the contexts are freed
 
-    def _lanes(self, sources: SourceSet) -> Lanes:
+    def _slots(self, sources: SourceSet) -> Slots:
         """An engine for each text that can be written at a time. `sources` are those of the first; the others draft
         from their own texts only, as a datastore need not be in memory twice. With recurrent states, and with a draft
         that drafts for one text, the others are decoded plainly.
@@ -131,7 +131,7 @@ class Model:
                 continue
             own = sources if i == 0 else RunSources(pair.model, None, False, self.notices.append).set
             engines.append(Engine(target, pair.drafts[i] if pair.drafts else None, pair.ctx_size, own))
-        return Lanes(engines, self._plan.options.shared_tokens if len(engines) > 1 else None)
+        return Slots(engines, self._plan.options.shared_tokens if len(engines) > 1 else None)
 
     def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:
         if options.profile:
@@ -179,7 +179,7 @@ class Model:
 
     @property
     def weights_notice(self) -> str | None:
-        """A sentence for the user, to be said behind a text: what became of the weights while it was written."""
+        """A sentence for the user, to be said after a text: what became of the weights while it was written."""
         if file := self.llama_model.overwritten:
             return f"{file} was written to while it was in use, so this text may be wrong; load the model again"
         return self.residency.notice
@@ -242,7 +242,7 @@ class Model:
         return Session(self.llama_model, self.engine.ctx_size, self.complete, request, self.prompt_states)
 
     def complete(self, request: Request, plans: PlanChooser | None = None, engine: Engine | None = None) -> Completion:
-        """A completion, not written yet, by the chooser `plans` (None: the model's own) and an engine of `lanes`."""
+        """A completion, not written yet, by the chooser `plans` (None: the model's own) and an engine of `slots`."""
         writing = [one for one in self._completions if not one.is_over]
         if not any(one.statistics.passes for one in writing):
             self._plans.look()

@@ -12,7 +12,7 @@ from specrun.hardware.machine import Device, offload_devices
 from specrun.hardware.memory import Memory
 from specrun.llama import devices, offload_threshold
 from specrun.llama.context import ContextConfig
-from specrun.llama.lane_cells import n_sequences
+from specrun.llama.slot_cells import n_sequences
 from specrun.llama_settings import UNDECIDED, LlamaSettings, ResidencyChoice
 from specrun.loading.kept_states import KeptStates
 from specrun.profiles.profile import Profile
@@ -104,17 +104,17 @@ class RunOptions:
         n_leaves = max(n_leaves, 2 if self.pads else 1)
         if states:
             n_texts = min(states.n_texts, self.parallel)
-            lanes = (1,) * n_texts if n_texts > 1 else ()
+            slots = (1,) * n_texts if n_texts > 1 else ()
         else:
-            lanes = _lanes(n_leaves, self.parallel) if self.parallel > 1 else ()
-        n_seq_max = states.n_sequences if states else n_sequences(lanes) or min(n_leaves, MAX_LEAVES)
+            slots = _slots(n_leaves, self.parallel) if self.parallel > 1 else ()
+        n_seq_max = states.n_sequences if states else n_sequences(slots) or min(n_leaves, MAX_LEAVES)
         n_outputs = max(budget, n_seq_max) + (MOST_PADDED if self.pads else 0)
         # The trees of a pass have no more nodes than it has rows of logits, however many texts there are.
         n_nodes = min(budget * self.parallel, n_outputs)
         return ContextConfig(
             n_ctx=max(context_length(self.ctx_size, n_ctx_train), self.shared_tokens or 0) + n_nodes + _MAX_PENDING,
             n_seq_max=n_seq_max,
-            lanes=lanes,
+            slots=slots,
             n_batch=max(self.settings.prompt_pass, budget + _MAX_PENDING),
             n_outputs=n_outputs,
             n_snapshots=states.n_snapshots if states else 0,
@@ -158,9 +158,9 @@ class Here:
         return self.ram_bytes + sum(gpu.free_bytes for gpu in self.gpus if not gpu.shares_ram)
 
 
-def _lanes(n_leaves: int, n: int) -> tuple[int, ...]:
+def _slots(n_leaves: int, n: int) -> tuple[int, ...]:
     """Most leaf paths of each of `n` texts that share a context. The first, mostly alone, gets all it can use."""
-    # Two at least, as what must not be given away is on two sequences (`lane_cells`).
+    # Two at least, as what must not be given away is on two sequences (`slot_cells`).
     n_leaves, left = max(n_leaves, 2), MAX_LEAVES - n_sequences((0,) * n)
     others = max(min(n_leaves, _LEAVES_OF_OTHERS, _LEAVES_OF_ALL_OTHERS // (n - 1), left // n), 2)
     return (min(n_leaves, left - others * (n - 1)), *[others] * (n - 1))

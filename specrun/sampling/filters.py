@@ -77,7 +77,7 @@ def top_k(logits: Logits, k: int) -> TokenIds:
 def top_k_of_each(rows: Logits, k: int) -> tuple[TokenIds, Logits]:
     """int64[n, k]: the k likeliest ids of each row, likeliest first, and float32[n, k]: their logits.
 
-    Ids whose logit is minus infinity are left out; the logits behind the last id of a row are minus infinity, too.
+    Ids whose logit is minus infinity are left out; the logits after the last id of a row are minus infinity, too.
     """
     n, n_vocab = rows.shape
     largest = group_maxima(rows)
@@ -122,7 +122,7 @@ def cut(logits: Logits, tokens: TokenIds, p: float, share: float) -> TokenIds:
     """The shortest prefix of `tokens` (likeliest first) whose share of the probability of all `tokens` reaches `p`, and
     of these the ones that are at least `share` times as likely as the first: top-p, then min-p.
 
-    Most often there are 40. Then Python is faster than numpy, whose every call is slow behind a pass over a model.
+    Most often there are 40. Then Python is faster than numpy, whose every call is slow after a pass over a model.
     """
     if p == 1:
         return min_p(logits, tokens, share)

@@ -25,7 +25,7 @@ _MASK = (1 << 64) - 1
 
 LARGE_NOISE = 4.0  # one token in 55 has at least this noise
 _LARGE_NOISE_BITS = np.uint64(int(np.exp(-np.exp(-LARGE_NOISE)) * 2.0**53) << 11)
-# Fewer tokens than this are mixed one by one: behind a pass over a large model, when the processor's caches are full of
+# Fewer tokens than this are mixed one by one: after a pass over a large model, when the processor's caches are full of
 # weights, each call of numpy takes as long as some dozens of Python's own operations.
 _FEW = 24
 _KEPT_POSITIONS = 128  # positions whose `large_noise` is cached

@@ -41,7 +41,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class CandidateRows:
-    """The candidates after each of n nodes. The scores behind the last candidate of a row are minus infinity."""
+    """The candidates after each of n nodes. The scores after the last candidate of a row are minus infinity."""
 
     tokens: TokenIds  # [n, k]
     scores: NDArray[np.float64]  # [n, k], as in `Candidates`
@@ -63,7 +63,7 @@ class CandidateRows:
         return Candidates(self.tokens[i, :k], self.scores[i, :k])
 
     def log_shares(self, sharpness: float = 1.0) -> NDArray[np.float64]:
-        """float64[n, k]: as `Candidates.log_shares` of each row, and minus infinity behind its last candidate."""
+        """float64[n, k]: as `Candidates.log_shares` of each row, and minus infinity after its last candidate."""
         if self.scores.size and self.scores[:, -1].min() > -np.inf:
             shifted = sharpness * (self.scores - self.scores[:, :1])
             return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
@@ -119,7 +119,7 @@ class Sampler:
         self._n_prompt = n_prompt
 
     def recent(self, tokens: Sequence[int]) -> list[int]:
-        """The end of a text that `sample` needs: what penalties look at, with a constraint all behind the prompt."""
+        """The end of a text that `sample` needs: what penalties look at, with a constraint all after the prompt."""
         n_wanted = self.parameters.repeat_last_n if self.parameters.has_penalties else 0
         n_wanted = max(n_wanted, len(tokens) - self._n_prompt if self._constraint else 0)
         return list(tokens[max(len(tokens) - n_wanted, 0) :])
@@ -240,7 +240,7 @@ class Sampler:
         return self._filtered(logits)
 
     def _proposed(self, rows: Logits, positions: Sequence[int], count: int) -> CandidateRows:
-        """The candidates where there is a top-k. Tokens that top-p or min-p cut rank behind the others."""
+        """The candidates where there is a top-k. Tokens that top-p or min-p cut rank after the others."""
         likeliest, logits = filters.top_k_of_each(rows, self.parameters.top_k)
         n_found = (logits > -np.inf).sum(axis=1)
         if n_found.all() and n_found.min() == logits.shape[1]:

@@ -89,7 +89,7 @@ class Shape:
         raise NotImplementedError
 
     def end(self, _answers: Sequence[Answer]) -> Iterable[bytes]:
-        """What comes behind the last answer. Of each there is what was added last."""
+        """What comes after the last answer. Of each there is what was added last."""
         return ()
 
     def failure(self, error: ApiError) -> bytes:
@@ -207,7 +207,7 @@ class _EventStream(StreamingResponse):
 
 @contextlib.asynccontextmanager
 async def _cancelled_on_disconnect(job: Job, receive: Receive) -> AsyncIterator[None]:
-    """Inside the block, the job is cancelled when the client goes away, and behind it if it is not done."""
+    """Inside the block, the job is cancelled when the client goes away, and after it if it is not done."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":

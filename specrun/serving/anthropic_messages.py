@@ -143,7 +143,7 @@ def openai_body(body: Mapping[str, Any], needs_length: bool = True) -> dict[str,
 
 
 def _openai(name: str, message: _Message) -> list[dict[str, Any]]:
-    """The messages that say the same in OpenAI's shape: the answers of tools come before the text behind them."""
+    """The messages that say the same in OpenAI's shape: the answers of tools come before the text after them."""
     role, blocks = message.role, message.content
     if role == "system":  # as Claude Code has between the others
         if any(block.text is None for block in blocks):

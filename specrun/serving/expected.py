@@ -101,7 +101,7 @@ class Expected:
         if not roots:
             return None, None
         root = " | ".join(roots)
-        # The blank lines behind the reasoning.
+        # The blank lines after the reasoning.
         gbnf = grammar_text(f"{_BLANKS} ({root})" if is_thinking else root, rules)
         return gbnf, Trigger("", reasoning, is_open=True) if is_thinking else None
 

@@ -167,12 +167,12 @@ class JobQueue:
     """The jobs that wait for the model: first come, first served. Safe to use from several threads.
 
     most: jobs that may wait, besides those that are being answered. n_refused: jobs for which there was no room.
-    n_lanes: jobs that may be answered at the same time. n_running: jobs that are being answered.
+    n_slots: jobs that may be answered at the same time. n_running: jobs that are being answered.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.n_lanes = 1
+        self.n_slots = 1
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -185,11 +185,11 @@ class JobQueue:
         with self._changed:
             if self._is_closed:
                 raise stopping()
-            if len(self._waiting) >= self._most + self.n_lanes - self.n_running:
+            if len(self._waiting) >= self._most + self.n_slots - self.n_running:
                 self.n_refused += 1
                 why = f"{len(self._waiting)} requests are waiting already; try again later, or raise --queue"
                 mean_s = sum(self._seconds) / max(len(self._seconds), 1)
-                retry = {"Retry-After": str(max(round(mean_s / self.n_lanes), 1))}  # when a place may be free
+                retry = {"Retry-After": str(max(round(mean_s / self.n_slots), 1))}  # when a place may be free
                 raise ApiError(why, UNAVAILABLE, headers=retry)
             self._waiting.append(job)
             self._changed.notify()

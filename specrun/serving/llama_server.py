@@ -64,14 +64,14 @@ async def apply_template(service: Service, request: Request) -> Response:
 
 
 async def slots(service: Service, request: Request) -> Response:
-    """The lanes in which answers are written. With `fail_on_no_slot`, an error if all of them are in use."""
+    """The slots in which answers are written. With `fail_on_no_slot`, an error if all of them are in use."""
     n_used, model = service.queue.n_running, service.loaded.model
-    n_lanes = len(model.lanes.engines)
-    if request.query_params.get("fail_on_no_slot") and n_used >= n_lanes:
+    n_slots = len(model.slots.engines)
+    if request.query_params.get("fail_on_no_slot") and n_used >= n_slots:
         raise ApiError("all slots are in use", UNAVAILABLE)
     params, drafts = service.defaults.settings(), any(plan.drafts for plan in model.plans.candidates)
     facts = {"n_ctx": model.engine.ctx_size, "speculative": drafts, "params": params}
-    return JSONResponse([{"id": i, **facts, "is_processing": i < n_used} for i in range(n_lanes)])
+    return JSONResponse([{"id": i, **facts, "is_processing": i < n_used} for i in range(n_slots)])
 
 
 def _read_completion(service: Service, body: Mapping[str, Any]) -> _NativeWanted:
@@ -205,7 +205,7 @@ async def props(service: Service, _request: Request) -> Response:
     return JSONResponse(
         {
             "default_generation_settings": {"params": service.defaults.settings(), "n_ctx": ctx_size},
-            "total_slots": len(loaded.model.lanes.engines),
+            "total_slots": len(loaded.model.slots.engines),
             "model_alias": loaded.name,
             "model_path": utf8(str(model.path)),
             "modalities": {"vision": False, "audio": False},

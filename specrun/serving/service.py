@@ -112,7 +112,7 @@ class Service:
 
     def begin(self, loaded: LoadedService) -> None:
         """The model is loaded: requests are answered from now on."""
-        self.queue.n_lanes = len(loaded.model.lanes.engines)
+        self.queue.n_slots = len(loaded.model.slots.engines)
         self._loaded = loaded
 
     @property

@@ -246,7 +246,7 @@ def _forced(choice: Any, names: list[str]) -> tuple[str, ...] | None:
 def call_rules(style: CallStyle, tools: Tools, is_begun: bool = False) -> tuple[str, dict[str, str]]:
     """An expression for an answer that consists of calls, and the rules that it needs.
 
-    is_begun: behind the first <tool_call>; not for Llama's way.
+    is_begun: after the first <tool_call>; not for Llama's way.
     """
     names = tools.forced or tuple(tools.schemas)
     rules: dict[str, str] = {}

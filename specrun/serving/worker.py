@@ -28,10 +28,10 @@ class Worker:
     def __init__(self, service: Service, conversations: Conversations, report: Callable[[Exception], None]) -> None:
         self._service = service
         self._conversations = conversations
-        self._lanes = service.loaded.model.lanes
+        self._slots = service.loaded.model.slots
         self._queue = service.queue
         self._report = report
-        self._together: Together[Writing] = Together(self._lanes, conversations.set_one_aside)
+        self._together: Together[Writing] = Together(self._slots, conversations.set_one_aside)
         self._running = self._together.texts
         self._interrupted: Callable[[], bool] = never
 
@@ -52,7 +52,7 @@ class Worker:
             self._queue.close()
 
     def _admit(self) -> None:
-        """Take up jobs in their order, as long as there is a lane and room for each. If nothing is written, wait."""
+        """Take up jobs in their order, as long as there is a slot and room for each. If nothing is written, wait."""
         self._together.wake()
         while not self._together.is_full:
             job = self._queue.take(0 if self._running else _POLL_S, self._fits)
@@ -61,7 +61,7 @@ class Worker:
                     self._conversations.write_some()
                 return
             prompt = job.asked[0].request.prompt
-            engine = self._conversations.lane_for(prompt, self._together.busy)
+            engine = self._conversations.slot_for(prompt, self._together.busy)
             make_room = self._together.make_room
             answer = Writing(job, engine, self._service, self._conversations, make_room, self._interrupted)
             self._running.append(answer)
@@ -96,7 +96,7 @@ class Worker:
         except SpecrunError as error:
             for answer in involved:
                 answer.fail(error)
-                if len(self._lanes.engines) > 1:
+                if len(self._slots.engines) > 1:
                     answer.engine.reset()
         except BaseException as error:
             for answer in self._running:
@@ -104,6 +104,6 @@ class Worker:
             if not isinstance(error, Exception):
                 raise
             # The caches may be in any state; the next request begins with empty caches.
-            for engine in self._lanes.engines:
+            for engine in self._slots.engines:
                 engine.reset()
             self._report(error)

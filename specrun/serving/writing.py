@@ -1,4 +1,4 @@
-"""A job that is being answered in a lane: its answers are written in turn, pass by pass."""
+"""A job that is being answered in a slot: its answers are written in turn, pass by pass."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class TreeGrowth:
         return tokens[::-1]
 
     def guesses(self, sources: Guesses, node: int) -> list[tuple[int, float]]:
-        """What draft sources guess behind `node`, each with its chance, best first. A node is asked for once."""
+        """What draft sources guess after `node`, each with its chance, best first. A node is asked for once."""
         if node not in self._guesses:
             self._guesses[node] = sources.children(self.path(node), GUESSES)
         return self._guesses[node]

@@ -58,7 +58,7 @@ class Learned:
 def learn(
     model: Model, plan: Plan, costs: CostModel, temperature: float, prompts: Sequence[Prompt], n_tokens: int, run: Run
 ) -> Learned:
-    """Write a text behind each of the prompts, by the very learning that every run of `auto` does.
+    """Write a text after each of the prompts, by the very learning that every run of `auto` does.
 
     plan: the adaptive one, with the bounds that trees may have. n_tokens: of each text, at most; it ends earlier, after
     a few passes, where the run's deadline needs that.

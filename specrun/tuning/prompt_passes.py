@@ -2,7 +2,7 @@
 
 A prompt is read in passes of llama.cpp's default, of twice and of four times as many tokens, with the layers where they
 then lie: where a GPU holds a part of them its memory is full, and larger passes need some of it for their buffers. A
-larger size is taken if the prompt, with what an answer behind it then takes longer, is clearly faster.
+larger size is taken if the prompt, with what an answer after it then takes longer, is clearly faster.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ReadPrompt:
     n: int
     n_tokens: int
     token_ms: float  # milliseconds to read a token
-    plain_ms: float  # of a plain pass behind it
+    plain_ms: float  # of a plain pass after it
 
 
 def sizes_that_fit(options: RunOptions, settings: LlamaSettings, here: Here) -> list[int]:
@@ -82,7 +82,7 @@ def may_gain(plain_ms: float, prompt_ms: float) -> bool:
 
 
 def pays(new: ReadPrompt, old: ReadPrompt) -> bool:
-    """Whether the prompt takes clearly less time, with what a plain answer behind it takes longer."""
+    """Whether the prompt takes clearly less time, with what a plain answer after it takes longer."""
     more = max(new.plain_ms - old.plain_ms, 0.0)
     return is_faster(new.n_tokens * new.token_ms + ANSWER * more, old.n_tokens * old.token_ms, CLEARLY_AT_ONCE)
 

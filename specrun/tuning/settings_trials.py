@@ -1,6 +1,6 @@
 """Which of llama.cpp's settings are fastest here: each is tried on the loaded model, and one by one kept or not.
 
-What is optimised is the time to read a prompt of PROMPT tokens and to write an answer of ANSWER tokens behind it, with
+What is optimised is the time to read a prompt of PROMPT tokens and to write an answer of ANSWER tokens after it, with
 a draft of usual quality: in passes of the size that is best with these settings, from 1 token to 8 where weights lie in
 RAM and to 128 where they are streamed or copied to a GPU. They are timed in the middle of the answer, because the best
 kernel depends on the size of the pass and on the length of the text. Settings with which exactness costs nothing win
@@ -85,7 +85,7 @@ def variations(
     if has_tiled:  # one kernel for passes of all sizes makes padding needless
         yield "tiled kernels never", LlamaSettings(tiled="never", repack=False)
         yield "tiled kernels always", LlamaSettings(tiled="always", repack=False)
-    # Without flash attention llama.cpp's CPU backend multiplies whole matrices, which for trees behind a long context,
+    # Without flash attention llama.cpp's CPU backend multiplies whole matrices, which for trees after a long context,
     # and for reading prompts, may be several times as fast. In f32 its sums do not depend on the size of the pass for
     # some quantizations. These come first, because the time may not suffice for all.
     if not knows_attention:

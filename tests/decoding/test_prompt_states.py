@@ -19,7 +19,7 @@ from specrun.decoding.engine import Engine, SavedCaches
 from specrun.decoding.prompt_states import Lookup, PromptStates
 from specrun.decoding.request import Request
 from specrun.errors import ContextFullError
-from specrun.llama.rollback import HeldText
+from specrun.llama.rollback import CachedText
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions
@@ -347,7 +347,7 @@ def test_where_two_prompts_part_a_third_is_not_split(e: Engine) -> None:
     keep(e, [*prompt, *prompt[:30]], store)
     assert len(prompt_folder.files()) == 2, "what several prompts begin with stays"
     assert store.beginning(text * 2, model)[0] == [*prompt, *prompt[:30]], "the end of a whole text counts"
-    windows = [HeldText([*range(n)], n - 1, any_end=False) for n in (20, 30)]
+    windows = [CachedText([*range(n)], n - 1, any_end=False) for n in (20, 30)]
     assert prompt_states._is_beginning(*windows)
 
 

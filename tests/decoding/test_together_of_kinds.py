@@ -101,7 +101,7 @@ def alone(kind: tuple[Pair, Plan]) -> list[Completion]:
 @pytest.fixture(scope="module")
 def together(kind: tuple[Pair, Plan]) -> Iterator[Model]:
     with Model(options(*kind, parallel=3)) as model:
-        assert len(model.lanes.engines) == 3
+        assert len(model.slots.engines) == 3
         yield model
 
 
@@ -133,7 +133,7 @@ def test_each_text_is_the_one_that_it_is_alone(
     again = together.complete(requests(together)[4]).run()
     assert_same([again], alone[4:])
     if together.engine.draft:
-        assert again.statistics.drafted, "the first lane drafts while it is alone"
+        assert again.statistics.drafted, "the first slot drafts while it is alone"
 
 
 @pytest.mark.slow

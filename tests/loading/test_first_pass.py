@@ -17,7 +17,7 @@ from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.loading import first_pass
 from specrun.loading.placing import plan_load
 from specrun.loading.run_options import RunOptions
-from specrun.long_run import unseen
+from specrun.long_run import no_display
 from specrun.processes import child_process
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
@@ -74,7 +74,7 @@ def step_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def checked(options: RunOptions) -> tuple[RunOptions, list[str]]:
-    plan, notices = first_pass.checked(plan_load(options), unseen)
+    plan, notices = first_pass.checked(plan_load(options), no_display)
     return plan.options, notices
 
 

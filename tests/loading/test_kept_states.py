@@ -132,5 +132,5 @@ def test_each_of_several_texts_has_a_state_as_far_as_these_are_small(
     monkeypatch.setattr(kept_states, "_SHARE", 0)
     assert kept(OFF.plan()) == KeptStates(2, n_texts=2)
     with Model(RunOptions(files["qwen35"].path, None, (OFF.plan(),), parallel=3)) as model:
-        assert len(model.lanes.engines) == 2
+        assert len(model.slots.engines) == 2
         assert [notice for notice in model.notices if notice.startswith("2 texts are written at a time")]

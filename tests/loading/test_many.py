@@ -72,7 +72,7 @@ def test_each_text_is_the_one_that_it_is_alone(plan: Plan) -> None:
         alone = [model.complete(request).run() for request in requests(model)]
     with Model(options(plan, parallel=4)) as model:
         together = written(model, requests(model))
-        assert len(model.lanes.engines) == 4
+        assert len(model.slots.engines) == 4
     assert [one.token_ids for one in together] == [one.token_ids for one in alone]
     assert [one.text for one in together] == [one.text for one in alone]
     assert [one.finish_reason for one in together] == [one.finish_reason for one in alone]
@@ -231,7 +231,7 @@ def test_a_prompt_that_is_much_longer_than_the_others_does_not_count_for_all() -
     assert usual_bytes([], 7) == 7
 
 
-def test_the_first_lane_which_writes_the_last_text_alone_has_room_for_larger_trees() -> None:
+def test_the_first_slot_which_writes_the_last_text_alone_has_room_for_larger_trees() -> None:
     with Model(options(SPECEXEC.plan(64, 6), parallel=8)) as model:
-        first, *others = model.lanes.engines
+        first, *others = model.slots.engines
         assert first.target.max_leaves > max(engine.target.max_leaves for engine in others)

@@ -153,7 +153,7 @@ def running(
             assert model.prompt_states
             model.prompt_states.has_read(1000, 1000.0)
         service.begin(LoadedService(model, Prompts(model), NAME))
-        conversations = Conversations(model.lanes.engines, cache_bytes, model.prompt_states)
+        conversations = Conversations(model.slots.engines, cache_bytes, model.prompt_states)
         worker = Worker(service, conversations, failures.append)
         thread = threading.Thread(target=worker.run, args=[stop.is_set])
         thread.start()

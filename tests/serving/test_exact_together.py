@@ -50,7 +50,7 @@ def choices(server: Server, requests: list[Json], n_clients: int) -> list[Any]:
 
 
 def pad(server: Server, sizes: PassSizes | None) -> None:
-    for engine in server.service.loaded.model.lanes.engines:
+    for engine in server.service.loaded.model.slots.engines:
         engine.target.padding = sizes or engine.target.padding
 
 

@@ -94,8 +94,8 @@ def test_four_clients_get_the_texts_of_plain_decoding(server: Server, plain: lis
 def test_so_do_eight(plain: list[Any]) -> None:
     """The further seven have few leaf paths each, and the rows of a pass are for the trees of all."""
     with running(plan=SPECEXEC.plan(32, 6), parallel=8) as server:
-        lanes = [engine.target.max_leaves for engine in server.service.loaded.model.lanes.engines]
-        assert lanes == [32, *[9] * 7]
+        slots = [engine.target.max_leaves for engine in server.service.loaded.model.slots.engines]
+        assert slots == [32, *[9] * 7]
         for _ in range(2):
             assert [answer["choices"] for answer in at_once(server, bodies(), 8)] == plain
         assert n_shared(server) > 20
@@ -123,7 +123,7 @@ def test_a_client_that_goes_away_changes_nothing_for_the_others(server: Server, 
 
 @pytest.mark.slow
 def test_conversations_at_the_same_time_come_back(server: Server) -> None:
-    """Six conversations in four lanes, three turns each: what is in no lane any more was copied."""
+    """Six conversations in four slots, three turns each: what is in no slot any more was copied."""
     begin = "(a, b):\n    names = [a, b]\n    for name in names:\n        print(name)"
     talks = [[f"def f{i}{begin}"] for i in range(6)]
     with running(plan=OFF.plan(), cache_bytes=0) as alone:
@@ -158,7 +158,7 @@ def test_a_long_prompt_is_read_between_the_passes_of_others(monkeypatch: pytest.
         wait_until(lambda: "write" in events, "the other answer is written")
         answers = [server.post(CHAT, long), other.result()]
     assert [content(answer) for answer in answers] == expected
-    assert events.count("both") >= 4, "each portion of the prompt shares a pass with the other text"
+    assert events.count("both") >= 4, "each chunk of the prompt shares a pass with the other text"
     assert "read read" not in " ".join(events)
 
 
@@ -183,7 +183,7 @@ def test_answers_for_which_there_is_no_room_wait_and_are_the_same(monkeypatch: p
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["qwen35", "gemma3"])
 def test_conversations_come_back_where_states_or_windows_are_copied(kind: str, tmp_path: Path) -> None:
-    """Four conversations in two lanes, three turns each, one of which goes back; a client goes away meanwhile."""
+    """Four conversations in two slots, three turns each, one of which goes back; a client goes away meanwhile."""
     path = tmp_path / "model.gguf"
     target = random_gemma3(path, window=24) if kind == "gemma3" else random_recurrent(path, kind)
     talks = [[f"def f{i}(a, b):\n    return a"] for i in range(4)]
@@ -203,7 +203,7 @@ def test_conversations_come_back_where_states_or_windows_are_copied(kind: str, t
         assert n_shared(server) > 8
 
 
-def test_jobs_beyond_the_lanes_wait_in_a_bounded_queue(endless: Path) -> None:
+def test_jobs_beyond_the_slots_wait_in_a_bounded_queue(endless: Path) -> None:
     body = {"prompt": "la ", "max_tokens": 4000}
     with running(endless, plan=OFF.plan(), ctx_size=16_384, most_waiting=1, parallel=2) as server, ExitStack() as stack:
         first = stack.enter_context(ExitStack())

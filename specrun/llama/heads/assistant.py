@@ -1,8 +1,8 @@
 """Gemma 4's assistant: a head without a cache of its own, which reads the KV cache of the target.
 
 Its layers attend to what two of the target's layers have cached of the text: the last one, and the one before it, which
-has a window. It writes no cells. So a drafted node knows the nodes above it by the assistant's own state behind its
-parent alone, and all nodes of a tree are read at one place, behind the cached text, as in llama.cpp's own tools. That
+has a window. It writes no cells. So a drafted node knows the nodes above it by the assistant's own state after its
+parent alone, and all nodes of a tree are read at one place, after the cached text, as in llama.cpp's own tools. That
 makes a level of any width one pass, without sequences.
 
 Committed tokens that the target's next pass decodes again (`specrun.llama.target`) are not in the cache yet, and are
@@ -53,8 +53,8 @@ class AssistantDraft(AnyDraft):
         self.n_vocab = n_vocab
         self.states = TargetStates(setup.target, (), context.config, setup.state_width)
         self._target = target
-        self._position = 0  # of all nodes: that behind the cached text
-        self._behind: dict[int, Floats] = {}  # node that can get children -> the assistant's state behind it
+        self._position = 0  # of all nodes: that after the cached text
+        self._behind: dict[int, Floats] = {}  # node that can get children -> the assistant's state after it
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """See `DraftModel`. Where the target does not hold this text, as while acceptance is measured, it reads it. A
@@ -73,7 +73,7 @@ class AssistantDraft(AnyDraft):
         return self._read([ROOT], text[-1:], state)[0]
 
     def _read(self, ids: Sequence[int], tokens: Sequence[int], states: NDArray[np.floating]) -> Logits:
-        """float32[n, n_vocab]: the logits after nodes, whose states are noted. states: those behind their parents."""
+        """float32[n, n_vocab]: the logits after nodes, whose states are noted. states: those after their parents."""
         n = len(ids)
         batch = drafted_nodes(readable(tokens, self.n_vocab), [self._position] * n, [_TEXT] * n, states)
         rows = self.context.decode(batch)

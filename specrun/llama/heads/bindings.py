@@ -69,7 +69,7 @@ def layer_inputs(context: c_void_p, layer: int, n_rows: int, width: int) -> Floa
 
 
 def keep_states(context: c_void_p, masked: bool) -> None:
-    """Let each pass keep hidden states behind the last layer: of all rows, or if `masked` of those with logits."""
+    """Let each pass keep hidden states after the last layer: of all rows, or if `masked` of those with logits."""
     functions()["llama_set_embeddings_nextn"](context, True, masked)
 
 

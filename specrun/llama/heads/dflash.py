@@ -2,9 +2,9 @@
 
 The head's cache has a cell for each committed token above the root, made from the states of several of the target's
 layers. A draft is one pass over the root and further mask tokens, with attention in both directions: each row is the
-distribution of a token so far behind the root, whatever the tokens between are. So a tree over them needs no further
+distribution of a token so far after the root, whatever the tokens between are. So a tree over them needs no further
 pass: all nodes of a level have the same candidates. DSpark's heads add to each row what the token before it suggests
-(`MarkovPart`), so that nodes have candidates of their own, and their first row predicts the token behind the root.
+(`MarkovPart`), so that nodes have candidates of their own, and their first row predicts the token after the root.
 DFlash 2 has a selector that says how well tokens of neighbouring rows follow each other (`SelectorPart`).
 """
 
@@ -80,7 +80,7 @@ class Block:
 
     size: int  # tokens of the pass, the root included
     mask: int  # the token that stands for those to be drafted
-    first: int  # the row that gives the token behind the root
+    first: int  # the row that gives the token after the root
     is_causal: bool  # whether rows see only those before them
 
     @property
@@ -108,7 +108,7 @@ class MarkovPart:
         self._candidates: dict[int, tuple[NDArray[np.int64] | slice, Logits]] = {}  # and their rows, by level
 
     def start(self, root: int, levels: Logits) -> None:
-        """Take a new block. levels: float32[n_levels, n_vocab], llama.cpp's logits behind `root`."""
+        """Take a new block. levels: float32[n_levels, n_vocab], llama.cpp's logits after `root`."""
         self._levels = levels
         self._likeliest = [root, *levels[:-1].argmax(axis=1).tolist()]
         self._candidates.clear()
@@ -190,7 +190,7 @@ class BlockDraft(AnyDraft):
         self._change = CacheChange()
 
     def start(self, tokens: Sequence[int]) -> Logits:
-        """Bring the cache to all of `tokens` but the last, the root, and draft the block behind it.
+        """Bring the cache to all of `tokens` but the last, the root, and draft the block after it.
 
         Returns float32[n_vocab], the logits after the root. The target must have read all before the root.
         """

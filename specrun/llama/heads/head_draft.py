@@ -1,10 +1,10 @@
 """Heads that draft a level of the tree in each pass: EAGLE-3 heads and MTP layers.
 
 EAGLE-3 (arXiv 2503.01840) is one layer that reads the states of three of the target's layers, fused into one. Its cells
-lag one behind: a cell at position p is of the token at p + 1 and the fused state behind the token at p.
+lag one behind: a cell at position p is of the token at p + 1 and the fused state after the token at p.
 
 MTP layers (multi-token prediction) are further layers of the target that predict from its last state. A cell at
-position p is of the token at p and the state behind the token at p - 1. A model may have several such layers, each
+position p is of the token at p and the state after the token at p - 1. A model may have several such layers, each
 trained for a level of its own; llama.cpp computes the first unless told otherwise, and it drafts all levels here.
 """
 
@@ -33,10 +33,10 @@ _ALL_WITH_LOGITS = 8  # committed tokens up to which one pass gives the logits o
 
 
 class HeadDraft(AnyDraft):
-    """Such a head as a draft: each of its cells is of a token and the state behind the token before it.
+    """Such a head as a draft: each of its cells is of a token and the state after the token before it.
 
     Committed tokens are read with the target's states. What follows the root has none yet, so each drafted node is read
-    with the head's own state behind its parent, which all its siblings share; a node can be expanded once its parent
+    with the head's own state after its parent, which all its siblings share; a node can be expanded once its parent
     was. These cells are dropped when the tree is: what was accepted of them is read again with the target's states.
 
     llama.cpp gives logits for all tokens of a head's pass or for none: where only some are wanted, the rows belong
@@ -60,7 +60,7 @@ class HeadDraft(AnyDraft):
         self._skipped = 0 if setup.is_mtp else 1
         self._text: list[int] = []  # what the cache holds, with the tokens that are in no cell
         self._cells = TreeCells(context)
-        self._behind: dict[int, Floats] = {}  # node that can get children -> the head's state behind it
+        self._behind: dict[int, Floats] = {}  # node that can get children -> the head's state after it
         self._change = CacheChange()
 
     def _encoded(self, rows: Floats) -> Floats:
@@ -71,7 +71,7 @@ class HeadDraft(AnyDraft):
         return self._own_states(len(rows))
 
     def _own_states(self, n: int) -> Floats:
-        """float32[n, state_width]: the head's states behind the tokens of the last pass, which had logits. A view."""
+        """float32[n, state_width]: the head's states after the tokens of the last pass, which had logits. A view."""
         return bindings.states(self.context.handle, n, self._width)
 
     def start(self, tokens: Sequence[int]) -> Logits:
@@ -147,7 +147,7 @@ class HeadDraft(AnyDraft):
         self.reset()
         with self._change:
             self.context.set_sequence_state(_WHOLE, saved.state)
-            self.context.remove(_WHOLE, len(saved.tokens) - self._skipped)  # nodes of a tree may have been behind it
+            self.context.remove(_WHOLE, len(saved.tokens) - self._skipped)  # nodes of a tree may have been after it
             self._text = list(saved.tokens)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:

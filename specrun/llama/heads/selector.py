@@ -1,7 +1,7 @@
 """The selector of a DFlash 2 head: how well the likeliest tokens of a block's rows follow each other.
 
 llama.cpp computes it in the pass of the block. For each row it gives the row's likeliest tokens, the candidates, and a
-score of each of them behind each candidate of the row before. Its own tools follow the best score from row to row,
+score of each of them after each candidate of the row before. Its own tools follow the best score from row to row,
 which is one path; the same table has all others, so a tree is grown from it without a further pass.
 """
 
@@ -40,7 +40,7 @@ class SelectorPart:
 
         A token that was no candidate has no scores, as one of the text itself may be: the row stays as it is.
         """
-        # All scores of the first level are behind the root.
+        # All scores of the first level are after the root.
         before = [0] if level == 0 else np.flatnonzero(self._candidates[level - 1] == token)
         if len(before) == 0:
             return self._levels[level]

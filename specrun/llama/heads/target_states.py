@@ -28,7 +28,7 @@ class SavedStates:
     """A copy of the states of a text."""
 
     tokens: list[int]
-    states: NDArray[np.floating[Any]]  # [len(tokens), state_width], the state behind each token
+    states: NDArray[np.floating[Any]]  # [len(tokens), state_width], the state after each token
 
 
 class TargetStates:
@@ -38,7 +38,7 @@ class TargetStates:
         as soon as another token is noted there.
 
     target: its context, which keeps the rows of each pass from now on.
-    layers: those of the target whose rows are read where they enter, and joined in this order. None: the rows behind
+    layers: those of the target whose rows are read where they enter, and joined in this order. None: the rows after
         the last layer, which every pass then computes for all of its tokens.
     config: of the head's context, which has room for the text.
     state_width: floats of a state.
@@ -129,7 +129,7 @@ class TargetStates:
         self.tokens = list(saved.tokens)
 
     def of(self, text: Sequence[int], begin: int, end: int) -> NDArray[np.floating[Any]]:
-        """dtype[end - begin, state_width]: the states behind the tokens begin .. end - 1 of `text`.
+        """dtype[end - begin, state_width]: the states after the tokens begin .. end - 1 of `text`.
 
         Position -1 stands for the beginning, whose state is 0. Raises ValueError if the target has not read the text so
         far (see `Engine.read_for_draft`).

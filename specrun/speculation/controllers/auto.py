@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specrun.speculation.controllers.arm import Arm, ExpectedPlan, arms_of, most_promising
-from specrun.speculation.controllers.purse import Purse
+from specrun.speculation.controllers.loss_budget import LossBudget
 from specrun.speculation.controllers.stakes import Stakes
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.guide import Guide, PassRecord
@@ -15,8 +15,10 @@ from specrun.speculation.planning.guide import Guide, PassRecord
 # Rates are relative to plain decoding's here, and times are counted in plain passes. The constants were chosen in the
 # simulations of tests/speculation/controllers.
 _AGING = 0.995  # factor on what was seen of a plan after each pass of another plan, so that the prior counts again
-_LOOKS = 5  # tokens over which the draft is first only compared with the target, where the purse cannot pay for
-_KNOWN = 40  # counted nodes from which on draft passes are made by what is expected of them, however low the purse
+_LOOKS = 5  # tokens over which the draft is first only compared with the target, where the loss budget cannot pay for
+_KNOWN = (
+    40  # counted nodes from which on draft passes are made by what is expected of them, however low the loss budget
+)
 # A path may be so many tokens long, and so many times as long as the longest that was accepted: chances of long copies,
 # of which few were seen, are believed too soon.
 _LEAST_DEEP, _DEEPER = 8, 2.0
@@ -32,10 +34,10 @@ _BEHIND = 8  # tokens that the draft model has to read with which the next pass 
 class Auto:
     """Holds the plan with the best expected rate, by prior and observation.
 
-    What passes win or lose, compared with plain decoding, is kept in a purse. A plan may be tried while it can pay for
-    the plan's next pass, and is left when it is empty and the plan was not seen to win. Trees that pay for themselves
-    by more than the error are as large as pays; others are no larger than the purse allows. Only the speed depends on
-    this. What was seen in one text is the first estimate for another.
+    What passes win or lose, compared with plain decoding, is kept in a loss budget. A plan may be tried while it can
+    pay for the plan's next pass, and is left when it is empty and the plan was not seen to win. Trees that pay for
+    themselves by more than the error are as large as pays; others are no larger than the loss budget allows. Only the
+    speed depends on this. What was seen in one text is the first estimate for another.
 
     expected: the plans and their rates; without a rate of plain decoding, that is 1.
     guide: pass times, calibration and rate, which the passes of this run correct.
@@ -56,7 +58,7 @@ class Auto:
         self._held = most_promising(self._arms)
         if first is not None:
             self._held = next((arm for arm in self._arms if arm.plan == first), self._off)
-        self._purse = Purse(is_proven=self._held.is_known and self._held.rate - self._held.error > 1)
+        self._loss_budget = LossBudget(is_proven=self._held.is_known and self._held.rate - self._held.error > 1)
         self._since_change = 0
         self._looks = 0
         self._longest = 0.0  # tokens that a recent pass committed, at most
@@ -141,8 +143,8 @@ class Auto:
         self.guide.read_prompt(n_tokens, seconds)
         self._stakes.n_unread = n_unread
         if self.is_off:
-            self._purse.begin_text()
-            self._purse.save(seconds / self._plain())
+            self._loss_budget.begin_text()
+            self._loss_budget.save(seconds / self._plain())
             self._try()  # a text of its own may well be better than the mean of those that were measured
         if self.needs_draft and not self._held.passes and not self._stakes.may_win(self._held):
             self._change(self._off)
@@ -177,7 +179,9 @@ class Auto:
             self._judge(record, is_catching_up)
         elif self.guide.knows_plain:
             self._expect()
-            if not (self._stakes.may_win(self._held) and self._stakes.can_pay(self._held.plan, self._purse.balance)):
+            if not (
+                self._stakes.may_win(self._held) and self._stakes.can_pay(self._held.plan, self._loss_budget.balance)
+            ):
                 self._change(self._off)
         self._next = self._sized(self._held)
 
@@ -212,7 +216,7 @@ class Auto:
         self._looks += self._is_looking
         if not self._is_looking:
             arm.record(record.n_tokens, record.seconds, len(record.tree) > 1)
-        self._purse.book(won, arm.deviation())
+        self._loss_budget.book(won, arm.deviation())
         self._reconsider()
         if arm is self._held and len(record.tree) == 1 and not arm.plan.method.needs_draft:
             # Draft sources without a guess cost next to nothing, so this is as good as plain decoding.
@@ -222,11 +226,11 @@ class Auto:
         """Leave a plan that drafts if it loses, or if another is expected to be faster."""
         plain, passes = self._plain(), self._since_change
         rate, error = self._held.estimate(plain)
-        # An empty purse may be bad luck. Where nothing was measured, what is expected says less than what was seen.
+        # An empty loss budget may be bad luck. Without measured times, what is expected says less than what was seen.
         observed = self._held.observed(plain)
         proven = rate if self._held.is_known else min(rate, observed)
         is_slow = passes >= _LEAST_PASSES and rate + error < _LOSES
-        loses = (self._purse.balance < 0 and proven < 1) or is_slow
+        loses = (self._loss_budget.balance < 0 and proven < 1) or is_slow
         is_free = self._stakes.is_free(self._held)
         if loses and not is_free:
             self._abandon()
@@ -240,16 +244,16 @@ class Auto:
         """Go on with the draft sources alone if the plan has any, because they cost little; else plainly."""
         without = self._held.plan.method.without_draft
         rest = next((arm for arm in self._arms if arm.plan.method is without), self._off)
-        self._purse.end_plan(sources_go_on=rest is not self._off)
+        self._loss_budget.end_plan(sources_go_on=rest is not self._off)
         self._change(rest)
 
     def _go_on_plainly(self, seconds: float) -> None:
-        self._purse.save(seconds / self._plain())
+        self._loss_budget.save(seconds / self._plain())
         if self._since_change % _TRIED_EVERY == 0:
             self._try()
 
     def _try(self) -> None:
-        """Take up the most promising of the plans that may win, if it is known to win or the purse pays for it."""
+        """Take up the most promising of the plans that may win, if it is known to win or the budget pays for it."""
         arms = [arm for arm in self._arms[1:] if arm is not self._held and self._stakes.may_win(arm)]
         if not arms or not self.guide.knows_plain:
             return
@@ -257,7 +261,7 @@ class Auto:
         best = max(arms, key=lambda arm: sum(arm.estimate(plain)))
         rate, error = best.estimate(plain)
         is_known = best.passes > 0 and rate - error > 1
-        if is_known or self._stakes.can_pay(best.plan, self._purse.balance):
+        if is_known or self._stakes.can_pay(best.plan, self._loss_budget.balance):
             self._change(best)
 
     def _change(self, arm: Arm) -> None:
@@ -278,7 +282,7 @@ class Auto:
             self.guide.expect(max(rate, 1.0) * 1e-3 / self._plain())
 
     def _sized(self, arm: Arm) -> Plan:
-        """The arm's plan. As long as it is not known to win, the purse must be able to pay for a pass."""
+        """The arm's plan. As long as it is not known to win, the loss budget must be able to pay for a pass."""
         plan, self._is_looking = arm.plan, False
         if not plan.drafts:
             return plan
@@ -287,7 +291,7 @@ class Auto:
         plain = self._plain()
         rate, error = arm.estimate(plain)
         is_known = (arm.passes > 0 or self._is_tuned) and rate - error > 1
-        self.guide.most_lost_ms = math.inf if is_known else max(self._purse.balance, 0.0) * plain * 1e3
+        self.guide.most_lost_ms = math.inf if is_known else max(self._loss_budget.balance, 0.0) * plain * 1e3
         if is_known or not plan.can_shrink or not plan.method.needs_draft:
             return plan
         n_counted = self.guide.calibration.n_counted
@@ -297,4 +301,4 @@ class Auto:
             self._is_looking = True
             self.guide.most_lost_ms = -math.inf
             return plan.smallest
-        return replace(plan, depth=max(1, min(plan.depth, int(self._purse.balance / 2 / self._stakes.level()))))
+        return replace(plan, depth=max(1, min(plan.depth, int(self._loss_budget.balance / 2 / self._stakes.level()))))

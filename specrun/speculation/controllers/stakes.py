@@ -7,7 +7,7 @@ from specrun.speculation.method import Plan
 from specrun.speculation.planning.guide import Guide
 
 # Times are counted in plain passes. The constants were chosen in the simulations of tests/speculation/controllers.
-_FEWEST_LOOKS = 3  # draft passes that the purse must pay for before a plan is taken up
+_FEWEST_LOOKS = 3  # draft passes that the loss budget must pay for before a plan is taken up
 _READING = 0.3  # of a draft pass over one token, for each token that the draft reads with many others
 _USUAL_CHANCE = 0.8  # that a token of a good draft is right, for whether it may win at all
 _WORTH_READING = 10.0  # plain passes that this may take for a plan that may be twice as fast as plain decoding
@@ -29,7 +29,7 @@ class Stakes:
         self._is_tuned = is_tuned
 
     def is_free(self, arm: Arm) -> bool:
-        """Whether the plan is as good as plain decoding where it guesses nothing. It then stays; with an empty purse
+        """Whether the plan is as good as plain decoding where it guesses nothing. It then stays; with an empty budget
         only guesses that are not expected to lose are checked.
         """
         is_drafting = arm.plan.drafts and arm.plan.can_shrink and not arm.plan.method.needs_draft
@@ -51,12 +51,12 @@ class Stakes:
         return best >= 1 + cost
 
     def can_pay(self, plan: Plan, balance: float) -> bool:
-        """Whether the purse pays for a few draft passes and the smallest tree of the plan."""
+        """Whether the loss budget pays for a few draft passes and the smallest tree of the plan."""
         smallest = self.cost(plan.smallest)
         if not plan.method.needs_draft:
             return smallest <= balance
         looks = _FEWEST_LOOKS * self.level()
-        # Where pass times were measured, an adaptive plan grows no tree that is expected to lose more than the purse.
+        # Where pass times were measured, an adaptive plan grows no tree that is expected to lose more than the budget.
         is_bounded = plan.can_shrink and self._is_tuned
         return (looks if is_bounded else max(looks, smallest)) <= balance
 

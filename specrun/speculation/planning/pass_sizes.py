@@ -20,7 +20,7 @@ class PassSizes:
     in all passes if each is padded to a size of one class. Raises ValueError for impossible numbers.
 
     in_order: whether this holds only for tokens that follow their predecessors in consecutive cells of the KV cache.
-        GPUs add up attention in groups of cells, so a token behind a rejected branch gets other last bits. Then only
+        GPUs add up attention in groups of cells, so a token after a rejected branch gets other last bits. Then only
         a tree's nodes in consecutive cells and the token after them may be committed.
     """
 

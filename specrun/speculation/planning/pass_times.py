@@ -82,7 +82,7 @@ class PassTimes:
         experts: ExpertGrowth | None = None,
         copies_from: int | None = None,
     ) -> None:
-        """known: what was measured before, behind the shortest text for all sizes, behind longer ones for some.
+        """known: what was measured before, after the shortest text for all sizes, after longer ones for some.
 
         padding: the sizes that passes are padded to. prompt_pass: most tokens of a pass over a prompt. experts: those
         of a mixture. copies_from: tokens from which passes copy weights to a GPU; None where no pass does.
@@ -186,7 +186,7 @@ class PassTimes:
         self._n_passes += 1
 
     def _longer(self, n: int, ctx: int) -> float:
-        """How many times as long as behind a short text a pass over `n` tokens takes behind `ctx` cached ones."""
+        """How many times as long as after a short text a pass over `n` tokens takes after `ctx` cached ones."""
         return float(self._table.row(ctx)[n] / self._table.row(self._ctx)[n]) if self._behind else 1.0
 
     def read_prompt(self, n_tokens: int, ms: float) -> None:

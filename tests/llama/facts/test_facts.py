@@ -17,7 +17,7 @@ from specrun.llama import library, offload_threshold, tiled_kernels
 from specrun.llama.facts import bits, relied_on, reordered, tiny_model
 from specrun.llama.facts.relied_on import Fact, why_not
 from specrun.llama.heads import bindings
-from specrun.llama.lane_cells import CellLedger
+from specrun.llama.slot_cells import CellLedger
 from specrun.llama.streaming import gate
 from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import LlamaSettings
@@ -55,7 +55,7 @@ def test_it_holds_for_this_llama_cpp(one: Fact) -> None:
 def test_other_cells_end_texts_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CellLedger, "make_room", lambda ledger, _: ledger.free_dead())
     with Model(options(parallel=2)) as model:
-        assert len(model.lanes.engines) == 1
+        assert len(model.slots.engines) == 1
         assert model.notices == [
             "texts are written one at a time, because this llama.cpp puts tokens into other cells than specrun knows"
         ]

@@ -12,8 +12,8 @@ import pytest
 from specrun.errors import LlamaError
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
-from specrun.llama.lane_cells import CellLedger, LaneCells
-from specrun.llama.target import score_together, target_lanes
+from specrun.llama.slot_cells import CellLedger, SlotCells
+from specrun.llama.target import score_together, target_slots
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.tree import ROOT, TokenTree
@@ -36,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
 @pytest.fixture
 def context(model: LlamaModel) -> Iterator[LlamaContext]:
     config = ContextConfig(
-        n_ctx=1024, n_seq_max=sum(LEAVES) + 3, n_batch=512, n_outputs=256, settings=SETTINGS, lanes=LEAVES
+        n_ctx=1024, n_seq_max=sum(LEAVES) + 3, n_batch=512, n_outputs=256, settings=SETTINGS, slots=LEAVES
     )
     with LlamaContext(model, config) as context:
         yield context
@@ -50,23 +50,23 @@ def alone(model: LlamaModel) -> Iterator[TargetContext]:
         yield TargetContext(context)
 
 
-def lanes(context: LlamaContext, alone: TargetContext, padding: PassSizes = TWO_OR_MORE) -> list[TargetContext]:
-    """A target for each lane, all padded as `alone` is from now on."""
-    targets = target_lanes(context)
+def slots(context: LlamaContext, alone: TargetContext, padding: PassSizes = TWO_OR_MORE) -> list[TargetContext]:
+    """A target for each slot, all padded as `alone` is from now on."""
+    targets = target_slots(context)
     assert [target.max_leaves for target in targets] == [*LEAVES]
     for target in (*targets, alone):
         target.padding = padding
     return targets
 
 
-def cells_of(target: TargetContext) -> LaneCells:
-    assert isinstance(target.cells, LaneCells)
+def cells_of(target: TargetContext) -> SlotCells:
+    assert isinstance(target.cells, SlotCells)
     return target.cells
 
 
 @dataclass
 class Texts:
-    """Texts that grow at random in the lanes of one context.
+    """Texts that grow at random in the slots of one context.
 
     largest: nodes of a tree. least: tokens of a pass, with padding.
     n_different: rows that had other bits than those of the text alone. n_dead: most dead cells at a time.
@@ -97,10 +97,10 @@ class Texts:
 
     def grow(self, targets: Sequence[TargetContext]) -> None:
         """A pass over these texts, each with a tree at random, of which a path at random is accepted, or with the next
-        portion of its prompt.
+        chunk of its prompt.
         """
-        reading = [target for target in targets if target.n_portion]
-        targets = [target for target in targets if not target.n_portion]
+        reading = [target for target in targets if target.n_chunk]
+        targets = [target for target in targets if not target.n_chunk]
         self.n_mixed += bool(reading and targets)
         trees = [
             random_tree(
@@ -139,8 +139,8 @@ class Texts:
             assert cells == sorted(set(cells))
             assert taken[: cells_of(target).last + 1].all()
         context = self.ledger.context
-        for lane in self.ledger.lanes:
-            assert context.sequence_end(lane.first) == len(lane.cells)
+        for slot in self.ledger.slots:
+            assert context.sequence_end(slot.first) == len(slot.cells)
         assert context.sequence_lengths().tolist() == [
             context.sequence_end(i) for i in range(len(LEAVES) + sum(LEAVES))
         ]
@@ -151,7 +151,7 @@ class Texts:
         for _ in range(n_steps):
             if self.rng.random() < 0.2 or not self.has_room():
                 target = self.targets[int(self.rng.integers(len(self.targets)))]
-                if self.rng.random() < 0.4 and not target.n_portion:
+                if self.rng.random() < 0.4 and not target.n_chunk:
                     saved = target.save()
                     assert saved
                     target.restore(saved)
@@ -179,7 +179,7 @@ def test_texts_in_shared_passes_get_the_bits_that_they_get_alone(
     context: LlamaContext, alone: TargetContext, largest: int, padding: PassSizes
 ) -> None:
     filled = 40 if padding is TWO_OR_MORE else 0
-    texts = Texts(lanes(context, alone, padding), alone, np.random.default_rng(largest), largest, filled)
+    texts = Texts(slots(context, alone, padding), alone, np.random.default_rng(largest), largest, filled)
     texts.run(100)
     assert texts.n_different == 0
     assert texts.n_dead > 20
@@ -191,14 +191,14 @@ def test_without_the_order_of_cells_they_would_not(
 ) -> None:
     monkeypatch.setattr(CellLedger, "make_room", lambda ledger, _: ledger.free_dead())
     monkeypatch.setattr(Texts, "check_order", lambda _: None)
-    texts = Texts(lanes(context, alone), alone, np.random.default_rng(5), 5)
+    texts = Texts(slots(context, alone), alone, np.random.default_rng(5), 5)
     texts.run(30)
     assert texts.n_different > 20
 
 
 def test_dead_cells_are_used_again(context: LlamaContext, alone: TargetContext) -> None:
     """In passes of one size over the same texts, their number stays that of a few passes."""
-    targets = lanes(context, alone)
+    targets = slots(context, alone)
     texts = Texts(targets, alone, np.random.default_rng(0), 1)
     for target in targets:
         target.set_prompt(texts.some_tokens(20))
@@ -219,7 +219,7 @@ def test_dead_cells_are_used_again(context: LlamaContext, alone: TargetContext) 
 
 
 def test_a_state_that_is_refused_takes_no_other_text_away(context: LlamaContext, alone: TargetContext) -> None:
-    first, second, *_ = targets = lanes(context, alone)
+    first, second, *_ = targets = slots(context, alone)
     texts = Texts(targets, alone, np.random.default_rng(3), 4)
     for target in (first, second):
         target.set_prompt(texts.some_tokens(30))
@@ -239,7 +239,7 @@ def test_a_state_that_is_refused_takes_no_other_text_away(context: LlamaContext,
 
 def test_texts_may_be_moved_before_a_prompt_is_read_on(context: LlamaContext, alone: TargetContext) -> None:
     """What was on a sequence for each leaf path is on one of them then."""
-    targets = lanes(context, alone)
+    targets = slots(context, alone)
     texts = Texts(targets, alone, np.random.default_rng(0), 12)
     for target in targets:
         target.set_prompt(texts.some_tokens(20))
@@ -250,7 +250,7 @@ def test_texts_may_be_moved_before_a_prompt_is_read_on(context: LlamaContext, al
     texts.ledger.free_dead()
     for target in sorted(targets, key=lambda target: target.cells.last):
         target.move_down()
-    while first.n_portion:
+    while first.n_chunk:
         texts.grow(targets)
     texts.grow(targets)
     texts.check_order()
@@ -260,7 +260,7 @@ def test_texts_may_be_moved_before_a_prompt_is_read_on(context: LlamaContext, al
 def test_after_a_pass_that_failed_everything_is_read_again(
     context: LlamaContext, alone: TargetContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    targets = lanes(context, alone)
+    targets = slots(context, alone)
     texts = Texts(targets, alone, np.random.default_rng(0), 5)
     for target in targets:
         target.set_prompt(texts.some_tokens(20))

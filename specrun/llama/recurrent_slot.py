@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from specrun.llama.context import LlamaContext
-from specrun.llama.lane_cells import CellLedger, LaneCells
 from specrun.llama.rollback import RecurrentStates
+from specrun.llama.slot_cells import CellLedger, SlotCells
 
 
-class RecurrentLane(RecurrentStates, LaneCells):
+class RecurrentSlot(RecurrentStates, SlotCells):
     """A text with recurrent states among several.
 
-    A pass has one token of each text, or tokens of one text. Only the first lane has a checkpoint, and drafts, as long
+    A pass has one token of each text, or tokens of one text. Only the first slot has a checkpoint, and drafts, as long
     as no other text is in the cache. All others decode plainly, so little is taken back: a text that is over, or the
-    end of one whose beginning is used again. These cells are not dead: before the next pass, texts behind them move.
+    end of one whose beginning is used again. These cells are not dead: before the next pass, texts after them move.
     """
 
     shares_prompts = False
     leaves_holes = True
 
     def __init__(self, ledger: CellLedger, first: int, checkpoint: int | None) -> None:
-        LaneCells.__init__(self, ledger, first, 1, range(0))
+        SlotCells.__init__(self, ledger, first, 1, range(0))
         RecurrentStates.__init__(self, ledger.context, first, checkpoint)
 
     @property
@@ -56,23 +56,23 @@ class RecurrentLane(RecurrentStates, LaneCells):
 
     def forget(self) -> None:
         self.n_checkpoint, self.prompt = 0, None
-        LaneCells.forget(self)
+        SlotCells.forget(self)
 
     def _empty(self) -> None:
         self._forget_checkpoint()
-        LaneCells._empty(self)
+        SlotCells._empty(self)
         self._context.n_last_pass = 0
 
 
-def lanes_of(context: LlamaContext) -> Sequence[LaneCells]:
-    """The lanes of a context that is configured for several texts; none of another.
+def slots_of(context: LlamaContext) -> Sequence[SlotCells]:
+    """The slots of a context that is configured for several texts; none of another.
 
     With recurrent states it needs a sequence for each text; if there is a further one, it is the first's checkpoint.
     """
-    leaves = context.config.lanes
+    leaves = context.config.slots
     if not leaves or not context.model.is_recurrent:
-        return CellLedger(context, leaves).lanes
+        return CellLedger(context, leaves).slots
     ledger, n = CellLedger(context, ()), len(leaves)
     checkpoint = n if context.config.n_seq_max > n else None
-    ledger.lanes += [RecurrentLane(ledger, i, None if i else checkpoint) for i in range(n)]
-    return ledger.lanes
+    ledger.slots += [RecurrentSlot(ledger, i, None if i else checkpoint) for i in range(n)]
+    return ledger.slots

@@ -5,12 +5,12 @@ lie between the cells of one text; but a text's new token must not get a cell in
 (docs/adr/0001). Three rules keep it so, and a check of llama.cpp's build tells whether they do (`facts.cells`):
 
     Between passes no cell in front of any text's last cell is free. What a text gives up, rejected nodes for example,
-    stays taken by the lane's spare sequence, which nothing continues. These cells are called dead.
+    stays taken by the slot's spare sequence, which nothing continues. These cells are called dead.
     In a pass the text whose last cell comes first comes first.
-    Before a pass, dead cells are freed as far as its tokens fill them all, each text behind its own last cell.
+    Before a pass, dead cells are freed as far as its tokens fill them all, each text after its own last cell.
 
 Where layers attend to a window, llama.cpp gives away cells outside of it, but none that two sequences have. So there
-texts and dead cells are on two. Texts with recurrent states have no dead cells (`recurrent_lane`).
+texts and dead cells are on two. Texts with recurrent states have no dead cells (`recurrent_slot`).
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from specrun.llama.context import ALL_SEQUENCES, LlamaContext, SequenceState
 from specrun.llama.rollback import PromptState, SavedText, TextCache
 
 _NO_CELL = -1  # the last cell of a text without any
-_MOST_SPARES = 2  # sequences of a lane for its dead cells
+_MOST_SPARES = 2  # sequences of a slot for its dead cells
 
 
 @dataclass
 class _Dead:
-    """Dead cells at one position of a lane's spare sequence: they can only be freed together."""
+    """Dead cells at one position of a slot's spare sequence: they can only be freed together."""
 
-    lane: LaneCells
+    slot: SlotCells
     position: int
     cells: list[int] = field(default_factory=list)
 
 
 def n_sequences(leaves: Sequence[int]) -> int:
-    """Sequences of a context whose lanes have trees of so many leaf paths, where no state is recurrent."""
+    """Sequences of a context whose slots have trees of so many leaf paths, where no state is recurrent."""
     return sum(leaves) + _MOST_SPARES * len(leaves)
 
 
 class CellLedger:
-    """Which cells of a context the texts of its lanes have. lanes: one for each text.
+    """Which cells of a context the texts of its slots have. slots: one for each text.
 
     taken: bool[n_ctx], the cells that a text has or that are dead.
     """
 
     def __init__(self, context: LlamaContext, leaves: Sequence[int]) -> None:
-        """leaves: most leaf paths of the trees of each lane. `n_sequences` tells the sequences that it takes."""
+        """leaves: most leaf paths of the trees of each slot. `n_sequences` tells the sequences that it takes."""
         self.context = context
         self.taken = np.zeros(context.config.n_ctx, np.bool_)
         self._is_right = True  # whether the last change of the cache was noted to its end
         firsts, n_spares = np.cumsum([0, *leaves]).tolist(), 1 + context.model.has_window
         spares = [range(begin, begin + n_spares) for begin in range(firsts[-1], context.config.n_seq_max, n_spares)]
-        self.lanes = [LaneCells(self, firsts[i], n, spares[i]) for i, n in enumerate(leaves)]
+        self.slots = [SlotCells(self, firsts[i], n, spares[i]) for i, n in enumerate(leaves)]
 
     @property
     def n_free(self) -> int:
@@ -67,23 +67,23 @@ class CellLedger:
 
     @property
     def n_dead(self) -> int:
-        """Dead cells of all lanes."""
-        return sum(len(dead.cells) for lane in self.lanes for dead in lane.dead.values())
+        """Dead cells of all slots."""
+        return sum(len(dead.cells) for slot in self.slots for dead in slot.dead.values())
 
     @contextmanager
     def writing(self, batch: Batch, shares: Sequence[tuple[TextCache, int]]) -> Iterator[None]:
-        """As that of `TextCache`. A lane whose last cell comes first must come first."""
+        """As that of `TextCache`. A slot whose last cell comes first must come first."""
         self.check()
-        lanes = {id(lane): lane for lane in self.lanes}
-        of_lanes = [(lanes[id(text)], n) for text, n in shares]
-        self.make_room(of_lanes)
+        slots = {id(slot): slot for slot in self.slots}
+        of_slots = [(slots[id(text)], n) for text, n in shares]
+        self.make_room(of_slots)
         cells = self.next_cells(len(batch))
         with self.changing():
             yield
             self.taken[cells] = True
             begin = 0
-            for lane, n in of_lanes:
-                lane.note(cells, batch, slice(begin, begin + n))
+            for slot, n in of_slots:
+                slot.note(cells, batch, slice(begin, begin + n))
                 begin += n
 
     @contextmanager
@@ -100,20 +100,20 @@ class CellLedger:
             raise ContextFullError(f"{n} tokens do not fit the {len(cells)} free cells; give a larger --ctx-size")
         return cells
 
-    def make_room(self, shares: Sequence[tuple[LaneCells, int]]) -> None:
+    def make_room(self, shares: Sequence[tuple[SlotCells, int]]) -> None:
         """Free dead cells, the lowest first, as far as the tokens of a pass will fill them in the order of each text.
 
-        shares: as in `writing`. A lane without tokens counts, too: no cell in front of its last cell may stay free.
+        shares: as in `writing`. A slot without tokens counts, too: no cell in front of its last cell may stay free.
         """
         self.close_holes()
-        groups = [dead for lane in self.lanes for dead in lane.dead.values()]
+        groups = [dead for slot in self.slots for dead in slot.dead.values()]
         if not groups:
             return
-        tokens = {id(lane): n for lane, n in shares}
-        alive = sorted((lane for lane in self.lanes if lane.cells or id(lane) in tokens), key=lambda lane: lane.last)
-        lasts = np.array([lane.last for lane in alive])
-        # Cells in front of a lane's last cell that may still become free: as many as lanes before it have tokens.
-        left = np.cumsum([0, *(tokens.get(id(lane), 0) for lane in alive)])[:-1]
+        tokens = {id(slot): n for slot, n in shares}
+        alive = sorted((slot for slot in self.slots if slot.cells or id(slot) in tokens), key=lambda slot: slot.last)
+        lasts = np.array([slot.last for slot in alive])
+        # Cells in front of a slot's last cell that may still become free: as many as slots before it have tokens.
+        left = np.cumsum([0, *(tokens.get(id(slot), 0) for slot in alive)])[:-1]
         freed: dict[int, list[_Dead]] = {}
         least = int(lasts[left == 0].max(initial=_NO_CELL))  # no cell in front of this one may become free
         for group in sorted(groups, key=lambda dead: min(dead.cells)):
@@ -123,42 +123,42 @@ class CellLedger:
             if (in_front <= left).all():
                 left = left - in_front
                 least = int(lasts[left == 0].max(initial=_NO_CELL))
-                freed.setdefault(id(group.lane), []).append(group)
+                freed.setdefault(id(group.slot), []).append(group)
         with self.changing():
             for found in freed.values():
                 self._free(found)
 
     def _free(self, groups: list[_Dead]) -> None:
-        """Free dead cells of one lane, neighbouring positions with one call."""
+        """Free dead cells of one slot, neighbouring positions with one call."""
         groups.sort(key=lambda dead: dead.position)
-        lane = groups[0].lane
+        slot = groups[0].slot
         begin = 0
         for i, dead in enumerate(groups):
-            del lane.dead[dead.position]
+            del slot.dead[dead.position]
             self.taken[dead.cells] = False
             if i + 1 == len(groups) or groups[i + 1].position > dead.position + 1:
-                for spare in lane.spares:
+                for spare in slot.spares:
                     self.context.remove(spare, groups[begin].position, dead.position + 1)
                 begin = i + 1
 
     def close_holes(self) -> None:
         """Move texts down, if cells in front of their last ones are free."""
-        if not any(lane.leaves_holes for lane in self.lanes):
+        if not any(slot.leaves_holes for slot in self.slots):
             return
-        for lane in sorted(self.lanes, key=lambda lane: lane.last):
-            if lane.cells and not self.taken[: lane.last].all():
+        for slot in sorted(self.slots, key=lambda slot: slot.last):
+            if slot.cells and not self.taken[: slot.last].all():
                 with self.changing():
-                    lane.move_down()
+                    slot.move_down()
 
     def free_dead(self) -> None:
-        """Free all dead cells, whatever lies behind them: the texts must then be moved, lowest first."""
-        for lane in self.lanes:
-            if lane.dead:
-                self._free(list(lane.dead.values()))
+        """Free all dead cells, whatever lies after them: the texts must then be moved, lowest first."""
+        for slot in self.slots:
+            if slot.dead:
+                self._free(list(slot.dead.values()))
 
-    def is_alone(self, lane: LaneCells) -> bool:
-        """Whether no other lane has a text, and no cell is dead."""
-        return not any(other.dead or (other.cells and other is not lane) for other in self.lanes)
+    def is_alone(self, slot: SlotCells) -> bool:
+        """Whether no other slot has a text, and no cell is dead."""
+        return not any(other.dead or (other.cells and other is not slot) for other in self.slots)
 
     def check(self) -> None:
         """Begin with an empty cache if something failed while it was changed, as a pass does whose weights cannot be
@@ -169,12 +169,12 @@ class CellLedger:
         self.context.remove(ALL_SEQUENCES, 0)
         self.taken[:] = False
         self.context.n_last_pass = 0
-        for lane in self.lanes:
-            lane.forget()
+        for slot in self.slots:
+            slot.forget()
         self._is_right = True
 
 
-class LaneCells(TextCache):
+class SlotCells(TextCache):
     """The cells of one text among several.
 
     spares: the sequences that have its dead cells, all of them on each.
@@ -252,7 +252,7 @@ class LaneCells(TextCache):
         raise refused
 
     def _empty(self) -> None:
-        """Empty the lane and free its cells, though others may lie behind them."""
+        """Empty the slot and free its cells, though others may lie after them."""
         for seq in range(self.first, self.first + self.max_leaves):
             self._context.remove(seq, 0)
         self.ledger.taken[self.cells] = False

@@ -12,11 +12,11 @@ _MOST_WON = 8.0  # and at most so many plain passes
 _SOURCES_STAKE = 0.3  # plain passes that draft sources alone may lose after a plan with a draft model was left
 
 
-class Purse:
+class LossBudget:
     """What passes won or lost, compared with plain decoding.
 
     It begins with a small stake, and every plain pass adds a small share of its time, so losses are bounded where
-    nothing pays. A plan that wins fills the purse up to some standard deviations of a pass, so that a few unlucky
+    nothing pays. A plan that wins fills the loss budget up to some standard deviations of a pass, so that a few unlucky
     passes do not end it.
 
     balance: plain passes that may be lost now; negative if more was lost.
