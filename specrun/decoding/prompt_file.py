@@ -218,13 +218,15 @@ def _check_behind(path: Path, is_read: threading.Event, buffer: memoryview, piec
     """
     (begin, n), check = piece, 0
     with path.open("rb", buffering=0) as file:
-        while sys.platform == "linux" and n and not is_read.is_set():
-            try:
-                n_part = os.preadv(file.fileno(), [buffer[:n]], begin, os.RWF_NOWAIT)
-            except OSError:  # it is not there yet, or the file system cannot tell
-                n_part = 0
-                is_read.wait(_LOOK_SECONDS)
-            check, begin, n = zlib.crc32(buffer[:n_part], check), begin + n_part, n - n_part
+        if sys.platform == "linux" and hasattr(os, "RWF_NOWAIT"):  # conda's Python, for one, is made without
+            while n and not is_read.is_set():
+                try:
+                    n_part = os.preadv(file.fileno(), [buffer[:n]], begin, os.RWF_NOWAIT)
+                except OSError:  # it is not there yet, or the file system cannot tell
+                    n_part = 0
+                if not n_part:
+                    is_read.wait(_LOOK_SECONDS)
+                check, begin, n = zlib.crc32(buffer[:n_part], check), begin + n_part, n - n_part
         if n:
             is_read.wait()
             file.seek(begin)
