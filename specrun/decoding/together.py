@@ -17,7 +17,7 @@ _FIRST_TOKENS = 256
 _NODES = 16  # room is made for trees of so many nodes
 
 
-class LaneText:
+class SlotText:
     """A text in a slot.
 
     engine: of the slot. generation: its passes, once the text has begun. waits: whether it is interrupted because there
@@ -58,7 +58,7 @@ class LaneText:
         self.engine.target.begin_prompt(self._text)
 
 
-Text = TypeVar("Text", bound=LaneText)
+Text = TypeVar("Text", bound=SlotText)
 
 
 class Together(Generic[Text]):
@@ -169,7 +169,7 @@ class Together(Generic[Text]):
         return [text for text in self.texts if not text.waits]
 
 
-def _least(writing: Sequence[LaneText]) -> int:
+def _least(writing: Sequence[SlotText]) -> int:
     """Cells that a pass over these texts needs without any drafts."""
     targets = [text.engine.target for text in writing]
     return targets[0].padding.padded(sum(target.n_pending + 1 for target in targets))

@@ -12,7 +12,7 @@ from specrun.decoding.completion import Completion
 from specrun.decoding.conversations import FEWEST, Conversations
 from specrun.decoding.engine import Engine
 from specrun.decoding.request import Request
-from specrun.decoding.together import LaneText, Together
+from specrun.decoding.together import SlotText, Together
 from specrun.errors import PromptError
 from specrun.interrupts import never
 from specrun.llama.batch import common_prefix
@@ -110,7 +110,7 @@ class Listed(Generic[Key]):
         return found
 
 
-class _OneOfMany(LaneText, Generic[Key]):
+class _OneOfMany(SlotText, Generic[Key]):
     def __init__(self, key: Key, completion: Completion, engine: Engine, interrupted: Callable[[], bool]) -> None:
         super().__init__(engine)
         self.key = key

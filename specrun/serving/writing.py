@@ -9,13 +9,13 @@ from specrun.decoding.completion import Completion
 from specrun.decoding.conversations import Conversations
 from specrun.decoding.engine import Engine
 from specrun.decoding.generation import StepOfText
-from specrun.decoding.together import LaneText
+from specrun.decoding.together import SlotText
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.job import Asked, Job, Piece, stopping
 from specrun.serving.service import Service
 
 
-class Writing(LaneText):
+class Writing(SlotText):
     """The answers of one job.
 
     job: what is asked, and where the answers go. started: when the job was taken up, in seconds of `time.monotonic`.

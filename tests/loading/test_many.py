@@ -14,7 +14,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import kv_bytes_per_token
 from specrun.decoding.completion import Completion
 from specrun.decoding.request import Request
-from specrun.decoding.together import LaneText
+from specrun.decoding.together import SlotText
 from specrun.errors import PromptError, UsageError
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.learning import Learner
@@ -118,9 +118,9 @@ def test_texts_for_which_there_is_no_room_wait_and_are_the_same(monkeypatch: pyt
     with Model(options(OFF.plan(), ctx_size=200)) as model:
         alone = [model.complete(request).run() for request in long(model)]
     monkeypatch.setattr("specrun.decoding.together._FIRST_TOKENS", 20)
-    waits = list[LaneText]()
-    wait = LaneText.wait
-    monkeypatch.setattr(LaneText, "wait", lambda one: (waits.append(one), wait(one)))
+    waits = list[SlotText]()
+    wait = SlotText.wait
+    monkeypatch.setattr(SlotText, "wait", lambda one: (waits.append(one), wait(one)))
     with Model(options(CHAIN.plan(depth=3), parallel=4, ctx_size=200, shared_tokens=400)) as model:
         together = written(model, long(model))
     assert [one.token_ids for one in together] == [one.token_ids for one in alone]
