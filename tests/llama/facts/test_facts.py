@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +96,21 @@ def test_kernels_that_end_the_process_leave_weights_in_the_order_of_the_file(
 def test_kernels_for_amx_are_tried_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reordered, "read_flags", lambda: {"amx_int8"})
     assert why_not(relied_on.REORDERED) is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no bound for the size of files")
+def test_a_pass_that_could_not_be_tried_says_nothing_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    monkeypatch.setattr(reordered, "read_flags", lambda: {"amx_int8"})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+        why = why_not(relied_on.REORDERED)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert why
+    assert why.startswith("the check of llama.cpp's re-ordered weights failed")
 
 
 def test_sizes_that_change_bits_are_not_exact_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
