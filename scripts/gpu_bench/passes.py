@@ -136,6 +136,5 @@ def _timed(given: dict[str, Any]) -> dict[str, Any]:
     return {
         "first": {str(n): round(ms, 4) for n, ms in first.items()},
         "ms": {str(time.n): round(time.ms, 4) for time in times},
-        "spread": {str(time.n): round(time.spread, 4) for time in times},
         "rounds": min(time.samples for time in times),
     }

@@ -1,8 +1,11 @@
 """Research: `specrun bench` measures plans against plain decoding on the user's own pair, `specrun methods` lists what
-`--method` can name and the tree shapes of Sequoia's, `specrun datastore` indexes text files for drafting from them."""
+`--method` can name and the tree shapes of Sequoia's, `specrun datastore` indexes text files for drafting from them.
+"""
 
 from __future__ import annotations
 
+import json as jsonlib
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,22 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from specrun.cli.command import Command, Group
+from specrun.display_text import size_text
 from specrun.errors import UsageError
 from specrun.locations import parse_json, read_bytes
+from specrun.long_run import left_text
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import Temperature, TokenOptions, sampling_parameters
-from specrun.options.speculation_options import Datastore, ModelOptions, SpeculationOptions
+from specrun.options.speculation_options import Budget, Datastore, Depth, ModelOptions, SpeculationOptions, Target
 from specrun.views import output
 
 if TYPE_CHECKING:
     from specrun.bench.rows import BenchSettings
-import json as jsonlib
-import time
-
-from specrun.display_text import size_text
-from specrun.long_run import left_text
-from specrun.options.speculation_options import Budget, Depth, Target
 
 bench_app = typer.Typer(name="bench", cls=Group, invoke_without_command=True)
 

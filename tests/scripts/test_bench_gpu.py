@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import UsageError
 
@@ -28,12 +29,12 @@ PART = {
 }  # fmt: skip
 PASSES = [
     {"model": "dense", "layers": "none", "n_layers": 0, "weights_in_ram": None, "copied_from": None, "is_split": False,
-     "environment": {}, "first": {"1": 62.5, "16": 250.0}, "ms": {"1": 50.0, "16": 240.0}, "spread": {}, "rounds": 2},
+     "environment": {}, "first": {"1": 62.5, "16": 250.0}, "ms": {"1": 50.0, "16": 240.0}, "rounds": 2},
     {"model": "dense", "layers": "half", "n_layers": 12, "weights_in_ram": "pinned", "copied_from": None,
-     "is_split": True, "environment": {}, "ms": {"1": 25.04, "16": 1234.5}, "spread": {}, "rounds": 2},
+     "is_split": True, "environment": {}, "ms": {"1": 25.04, "16": 1234.5}, "rounds": 2},
     {"model": "mixture", "layers": "all, experts in RAM", "n_layers": -1, "weights_in_ram": "pageable",
      "copied_from": 8, "is_split": True, "environment": {"GGML_CUDA_DISABLE_GRAPHS": "1"}, "ms": {"1": 3.0},
-     "spread": {}, "rounds": 2},
+     "rounds": 2},
 ]  # fmt: skip
 ROWS: dict[str, list[dict[str, Any]]] = {
     "passes": PASSES,
@@ -73,6 +74,13 @@ def module(name: str) -> ModuleType:
 
 def part(name: str, **others: Any) -> dict[str, Any]:
     return {**PART, "command": PART["command"].format(name), **others}
+
+
+def test_passes_are_timed_wherever_layers_lie() -> None:
+    given = {"path": str(embedded.TARGET), "n_layers": 0, "load_mode": "mmap", "threshold": None, "n_cpu_moe": None}
+    found = module("passes")._timed({**given, "sizes": [1, 4], "seconds": 0.2})
+    assert found["first"].keys() == found["ms"].keys() == {"1", "4"}
+    assert found["rounds"] >= 1
 
 
 @pytest.fixture
