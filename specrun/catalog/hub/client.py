@@ -1,5 +1,6 @@
 """What the hub's client does: look a model up, with its files, sizes and licence, and compare it with the catalog; send
-files; lock and delete what is in the cache."""
+files; lock and delete what is in the cache.
+"""
 
 from __future__ import annotations
 
