@@ -115,7 +115,7 @@ def main() -> None:
                 row.passes += written.statistics.passes
                 row.seconds += written.statistics.seconds
             if len(set(texts)) > 1:
-                raise SystemExit(f"the texts behind {prompt!r} differ: {texts}")
+                raise SystemExit(f"the texts after {prompt!r} differ: {texts}")
     print("| plan | tokens/s | ratio to off | tokens a pass |")
     print("| --- | ---: | ---: | ---: |")
     for row in rows:

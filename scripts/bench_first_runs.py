@@ -25,7 +25,7 @@ KIND = "code"
 
 
 def rates_of_runs(bench: Bench, runs: Sequence[str], temperature: float, n_tokens: int) -> dict[str, float]:
-    """Tokens a second, behind the prompts, of every kind of run in `runs`."""
+    """Tokens a second, after the prompts, of every kind of run in `runs`."""
     seconds, tokens = dict.fromkeys(runs, 0.0), dict.fromkeys(runs, 0)
     for prompt in bench_prompts.shipped((KIND,)):
         learned = bench.work / "learned"

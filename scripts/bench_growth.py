@@ -4,7 +4,7 @@
         [-o FILE.json]
 
 On the embedded pair, greedy and at T=0.8. Own growth and Sequoia's trees are calibrated on passages of this Python's
-standard library and all are measured behind passages of the packages beside specrun, which neither model was trained
+standard library and all are measured after passages of the packages beside specrun, which neither model was trained
 on. Passes cost nothing here, so every method fills its budget: this is about what a node is worth, not about speed.
 
 What samples and matches commits the text that the target writes by itself, so the text is written once and only drafts
@@ -68,7 +68,7 @@ def passages(model: Model, files: list[Path], count: int) -> list[list[int]]:
 def written(
     engine: Engine, prompt: list[int], sampling: SamplingParameters, n_tokens: int, plan: FixedPlan
 ) -> list[int]:
-    """What the target writes behind a prompt."""
+    """What the target writes after a prompt."""
     engine.reset()
     return [
         token
@@ -106,7 +106,7 @@ def free_guide(budget: int, calibration: Calibration) -> Guide:
 
 
 def taught(engine: Engine, prompts: list[list[int]], sampling: SamplingParameters) -> tuple[Calibration, list[float]]:
-    """Calibration and positional acceptance by texts that the target writes behind prompts."""
+    """Calibration and positional acceptance by texts that the target writes after prompts."""
     guide, meter = free_guide(64, Calibration()), PositionalMeter(engine, sampling)
     for i, prompt in enumerate(prompts):
         seeded = SamplingParameters(temperature=sampling.temperature, seed=i)
@@ -140,7 +140,7 @@ def growers(
 def of_sequoias_rule(
     engine: Engine, prompts: list[list[int]], sampling: SamplingParameters, vector: list[float], n: int, n_tokens: int
 ) -> float:
-    """Tokens a pass of Sequoia whole, which writes texts of its own: as many behind each prompt."""
+    """Tokens a pass of Sequoia whole, which writes texts of its own: as many after each prompt."""
     plan = METHODS["sequoia"].plan(max(n, 2), DEPTH).shaped(sequoia.best_shape(vector, n, DEPTH))
     tokens, passes = 0, 0
     for i, prompt in enumerate(prompts):

@@ -49,7 +49,7 @@ WAYS = {"snapshots": True, "checkpoint": False}
 
 
 def write(model: Model, plan: Plan, n_tokens: int) -> tuple[Statistics, int]:
-    """Write a text; returns its statistics, and the number of llama.cpp's passes over the target behind the prompt."""
+    """Write a text; returns its statistics, and the number of llama.cpp's passes over the target after the prompt."""
     engine = model.engine
     engine.reset()
     generation = Generation(engine, Request(PROMPT, SAMPLING, n_tokens, ignore_eos=True), FixedPlan(plan))

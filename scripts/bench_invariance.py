@@ -3,7 +3,7 @@
     python scripts/bench_invariance.py [MODEL.gguf] [--threads N] [--repack]
     python scripts/bench_invariance.py --types [q4_k_m,f16,...] [--threads N]
 
-Decodes the same 128 tokens one by one and in passes of n, behind prompts of several lengths, and prints the largest
+Decodes the same 128 tokens one by one and in passes of n, after prompts of several lengths, and prints the largest
 difference of any logit against one by one, and the median milliseconds of a pass. The text is argparse.py of this
 Python. Flash attention is on. --repack lets llama.cpp re-order weights for this CPU, as it does by default.
 
@@ -50,7 +50,7 @@ def decode(
     kv_types: tuple[CacheType, CacheType],
     n_threads: int,
 ) -> tuple[np.ndarray, float]:
-    """Logits float32[N_MEASURED, n_vocab] behind the prompt, decoded `size` at a time, and ms per full pass."""
+    """Logits float32[N_MEASURED, n_vocab] after the prompt, decoded `size` at a time, and ms per full pass."""
     settings = LlamaSettings(threads=n_threads, type_k=kv_types[0], type_v=kv_types[1])
     config = ContextConfig(n_ctx=2048, n_seq_max=1, n_batch=256, n_outputs=256, settings=settings)
     rows, times = [], []

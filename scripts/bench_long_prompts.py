@@ -1,10 +1,10 @@
-"""Speed behind long prompts: how fast they are read, plain decoding, `auto`, and how much of them a draft should hold.
+"""Speed after long prompts: how fast they are read, plain decoding, `auto`, and how much of them a draft should hold.
 
     python scripts/bench_long_prompts.py TARGET.gguf DRAFT.gguf [--lengths 4000,8000] [--kinds docs,code,chat]
                                          [--tokens 48] [--temp 0] [--holds LIST] [--no-peer]
 
 The prompts are this project's documentation, modules of Python's standard library, and a conversation about both, cut
-to each length, through the target's chat template. Everything is written behind one reading of the prompt. llama-bench,
+to each length, through the target's chat template. Everything is written after one reading of the prompt. llama-bench,
 which is built once (scripts/peers.py), reads and writes as many tokens. The second table drafts a chain of 8 in every
 pass with drafts that hold the last 256, 512, ... tokens of the text, or all of it. Whatever profile there is counts.
 """
@@ -37,7 +37,7 @@ from specrun.tuning.pass_timer import DraftTimer
 ROOT = Path(__file__).parents[1]
 ALL = 1 << 30  # tokens; more than any text has
 CHAIN_DEPTH = 8
-MORE = 512  # tokens of the context behind the longest prompt
+MORE = 512  # tokens of the context after the longest prompt
 TIMED = 5  # draft passes
 
 
@@ -110,7 +110,7 @@ def with_holding(model: Model, tokens: list[int], n: int, temperature: float, la
 
 
 def peer(target: Path, length: int, n: int) -> tuple[float, float]:
-    """Tokens/s with which llama-bench reads so many tokens, and writes `n` behind them."""
+    """Tokens/s with which llama-bench reads so many tokens, and writes `n` after them."""
     program = build.programs(build.default_folder(), ["llama-bench"], os.cpu_count() or 1)["llama-bench"]
     command = [str(program), "-m", str(target), "-t", str(usable_cores()), "-r", "1", "-o", "json"]
     rates = []

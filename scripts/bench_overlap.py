@@ -4,7 +4,7 @@
                                     [--keep DIR]
 
 DRAFT has the target's tokenizer (scripts/real_pair.py makes such a pair). It drafts as it is, with its tokens in
-another order, and without some of them, so that it has these percent of the tokens that the target writes behind the
+another order, and without some of them, so that it has these percent of the tokens that the target writes after the
 prompts that ship with `specrun tune`. Tokens a pass are those of a chain of 4 and of a tree of 16 nodes, 4 deep,
 greedily and at T=0.8, with --exact: all texts of a temperature must be the same, and in another order the draft must
 bring the same tokens a pass, or the script fails. --keep leaves the drafts in DIR, as permuted.gguf and

@@ -37,7 +37,7 @@ TOKENS = 16  # of a text
 
 
 def written(model: Any, tokens: list[int]) -> Completion:
-    """A greedy text behind a prompt."""
+    """A greedy text after a prompt."""
     completion: Completion = model.complete(Request(tokens, SamplingParameters(temperature=0.0), TOKENS))
     return completion.run()
 
@@ -52,7 +52,7 @@ def evict(path: Path) -> None:
 
 def own(target: Path, draft: Path, ctx_size: int, length: int) -> tuple[list[int], str]:
     """The prompt, and cells of the table."""
-    # A chain's passes do not depend on measured times, so both texts behind a known prompt have the same passes.
+    # A chain's passes do not depend on measured times, so both texts after a known prompt have the same passes.
     options: dict[str, Any] = {
         "learn": False,
         "ctx_size": ctx_size,
@@ -75,7 +75,7 @@ def own(target: Path, draft: Path, ctx_size: int, length: int) -> tuple[list[int
     with specrun.load(target, draft, **options) as model:
         disk = written(model, tokens)
     if warm.token_ids != disk.token_ids:
-        raise SystemExit("the texts behind a prompt from memory and from disk differ")
+        raise SystemExit("the texts after a prompt from memory and from disk differ")
     if cold.token_ids != warm.token_ids:
         print(f"{length} tokens: read and kept prompts have other last bits, as their passes differ", file=sys.stderr)
     assert disk.statistics.from_disk

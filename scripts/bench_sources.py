@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--kinds", default="edit,summary,code,chat")
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--temp", type=float, default=0.0)
-    parser.add_argument("--seeds", type=int, default=1, help="texts behind each prompt, with the seeds from 0 on")
+    parser.add_argument("--seeds", type=int, default=1, help="texts after each prompt, with the seeds from 0 on")
     arguments = parser.parse_args()
     found = Tables.of(arguments.profile, arguments.temp)
     options = RunOptions(

@@ -4,7 +4,7 @@
                                  [--tokens 64] [--texts 5] [--rounds 21] [-t THREADS]
 
 DRAFT is measured with each vocabulary: its own, and larger ones with tokens that the target never writes. Full and
-trimmed drafts take turns. Tokens a pass are those of a tree of 16 nodes, 4 deep, behind the prompts that ship with
+trimmed drafts take turns. Tokens a pass are those of a tree of 16 nodes, 4 deep, after the prompts that ship with
 `specrun tune`, greedily and at T=0.8, with --exact: all texts of a temperature must be the same, or the script fails.
 TARGET must have more bytes than every draft; docs/make-draft.md makes one.
 """

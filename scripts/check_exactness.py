@@ -90,7 +90,7 @@ def compare(arguments: argparse.Namespace, folder: Path) -> int:
 
 
 def rate(written: list[Written]) -> float:
-    """Tokens per second of all these texts, behind their prompts."""
+    """Tokens per second of all these texts, after their prompts."""
     return sum(len(one.tokens) for one in written) / sum(one.statistics.seconds for one in written)
 
 

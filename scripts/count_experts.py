@@ -33,7 +33,7 @@ from specrun.speculation.planning.pass_times import ExpertGrowth
 from specrun.speculation.tree import TokenTree
 from specrun.tuning.pass_timer import TargetTimer
 
-CTX = 64  # tokens behind which passes run
+CTX = 64  # tokens after which passes run
 
 
 class Counted(ExpertWeights):

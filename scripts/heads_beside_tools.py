@@ -3,7 +3,7 @@
     python scripts/heads_beside_tools.py
 
 Makes the small targets and heads of the tests, which have the tensors, metadata and shapes that llama.cpp's converter
-writes. Each writes 60 tokens behind a prompt, greedily, on one thread: llama-speculative-simple with chains of 4, and
+writes. Each writes 60 tokens after a prompt, greedily, on one thread: llama-speculative-simple with chains of 4, and
 specrun plainly, with chains of 4 and with trees of 16 nodes that are 4 deep. Prints the passes that each took, and ends
 with exit code 1 where a text is another one. The tool is built as by scripts/peers.py.
 """

@@ -30,7 +30,7 @@ from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.tree import TokenTree
 
-CONTEXT = 64  # tokens behind which passes are timed
+CONTEXT = 64  # tokens after which passes are timed
 N_READERS, REQUEST, MEASURED = 4, 4 * 2**20, 2**30  # threads, bytes of a request, bytes read to measure a disk
 
 

@@ -64,7 +64,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def report(path: Path, prompts: list[list[int]], options: argparse.Namespace) -> None:
-    """Print how head and draft do in llama.cpp, on what the target writes greedily behind `prompts`."""
+    """Print how head and draft do in llama.cpp, on what the target writes greedily after `prompts`."""
     print("\nin llama.cpp, on the target's greedy text: how often a level's first choice is right; ms of a level")
     for drafting_file in (path, options.draft):
         with drafting.opened(options.target, drafting_file, options.threads) as engine:

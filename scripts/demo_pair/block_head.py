@@ -1,8 +1,8 @@
 """A DSpark head for a model of `model.py`, laid out the way llama.cpp expects it.
 
-One pass drafts a whole block. Its rows are the last token of the text, the root, and masks for the tokens behind it.
+One pass drafts a whole block. Its rows are the last token of the text, the root, and masks for the tokens after it.
 Each layer attends from them to the committed text, whose keys and values are made of the target's own hidden states,
-and to the rows before, so that fewer rows are a block as well. Row i gives the token i + 1 places behind the root; its
+and to the rows before, so that fewer rows are a block as well. Row i gives the token i + 1 places after the root; its
 logits are those of the last layer plus what the token before suggests, by two thin matrices (the Markov part). The
 output matrix is the target's, copied because a head with an embedding of its own needs one too. Source: "DFlash: Block
 Diffusion for Flash Speculative Decoding" (arXiv 2602.06036); the layout is that of llama.cpp's src/models/dflash.cpp.
@@ -103,7 +103,7 @@ class BlockLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """The norm behind `fc`, under the name of llama.cpp's tensor."""
+    """The norm after `fc`, under the name of llama.cpp's tensor."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

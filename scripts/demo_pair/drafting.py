@@ -43,7 +43,7 @@ def opened(target: Path, draft: Path, threads: int) -> Iterator[Engine]:
 
 
 def written(engine: Engine, prompts: Sequence[list[int]], n_tokens: int) -> list[list[int]]:
-    """Each prompt with what the target alone writes behind it, greedily."""
+    """Each prompt with what the target alone writes after it, greedily."""
     texts = []
     for prompt in prompts:
         request = Request(prompt, SamplingParameters(temperature=0.0), n_tokens)
@@ -74,7 +74,7 @@ def right_by_level(engine: Engine, texts: Sequence[list[int]], first: int, level
 
 
 def start_ms(engine: Engine, text: list[int], committed: int = 5) -> float:
-    """Milliseconds until the logits behind a text are there, so many tokens of it being new: the median.
+    """Milliseconds until the logits after a text are there, so many tokens of it being new: the median.
 
     Of a block head this is all that its passes take for a tree.
     """
@@ -92,7 +92,7 @@ def start_ms(engine: Engine, text: list[int], committed: int = 5) -> float:
 
 
 def level_ms(engine: Engine, text: list[int]) -> dict[int, float]:
-    """Milliseconds of one draft pass over so many nodes behind the root, at the end of `text`: the median."""
+    """Milliseconds of one draft pass over so many nodes after the root, at the end of `text`: the median."""
     draft = engine.draft
     assert draft is not None
     engine.read_for_draft(text)

@@ -17,7 +17,7 @@ class Lessons(NamedTuple):
     """Texts of one length with what the target computed of them.
 
     ids [texts, time]; states [texts, time, 3 * width] bfloat16, see `Llama.read`; last [texts, time, width] bfloat16,
-    the normed states behind the last layer, from which `output` [vocabulary, width] makes the logits.
+    the normed states after the last layer, from which `output` [vocabulary, width] makes the logits.
     """
 
     ids: Tensor
@@ -26,7 +26,7 @@ class Lessons(NamedTuple):
     output: Tensor
 
     def goal(self) -> Tensor:
-        """The target's probabilities behind each token [texts, time, vocabulary], bfloat16."""
+        """The target's probabilities after each token [texts, time, vocabulary], bfloat16."""
         logits = functional.linear(self.last, self.output)
         return logits.float().softmax(dim=-1).to(torch.bfloat16)
 

@@ -130,7 +130,7 @@ class Llama(nn.Module):
         return functional.linear(self.output_norm(x), self.token_embd.weight)
 
     def read(self, ids: Tensor, layers: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """What a head learns from: the states before these layers side by side, and the normed states behind the last.
+        """What a head learns from: the states before these layers side by side, and the normed states after the last.
 
         Returns [batch, time, len(layers) * width] and [batch, time, width] for ids [batch, time].
         """

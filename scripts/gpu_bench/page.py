@@ -49,7 +49,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 def _passes(rows: Sequence[Row]) -> list[str]:
     sizes = sorted({int(n) for row in rows for n in row["ms"]})
-    lines = ["Milliseconds of a pass by its tokens, medians, behind 64 tokens:", ""]
+    lines = ["Milliseconds of a pass by its tokens, medians, after 64 tokens:", ""]
 
     def copied(row: Row) -> str:
         if not row["is_split"]:
@@ -67,7 +67,7 @@ def _passes(rows: Sequence[Row]) -> list[str]:
     lines += table(head, ([*placed(row), row["weights_in_ram"] or "", copied(row), *times(row, "ms")] for row in rows))
     first = [row for row in rows if row.get("first") and not row["is_split"]]
     if first:
-        lines += ["The first pass of each size, behind one of another size and after those that loading makes:", ""]
+        lines += ["The first pass of each size, after one of another size and those that loading makes:", ""]
         lines += table([*head[:2], *map(str, sizes)], ([*placed(row), *times(row, "first")] for row in first))
     return lines
 

@@ -26,7 +26,7 @@ from specrun.tuning.pass_timer import TargetTimer, rounds
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # tokens of a pass
 QUICK_SIZES = (1, 8, 32)
-CONTEXT = 64  # tokens behind which passes are timed
+CONTEXT = 64  # tokens after which passes are timed
 N_ROUNDS = 5  # at most; as many as there is time for, at least two
 WARM_UP = 0.3  # share of a combination's time, after which larger passes are left out
 THRESHOLDS = (None, 8, 32)  # tokens from which passes copy weights; None never

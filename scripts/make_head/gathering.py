@@ -54,7 +54,7 @@ def mixed(given: Sequence[str], shipped: Sequence[str]) -> list[str]:
 
 
 class Gatherer:
-    """The loaded target, which writes texts behind prompts. Use it in a `with` statement.
+    """The loaded target, which writes texts after prompts. Use it in a `with` statement.
 
     prompts: taken in turn, again and again; each text has a seed of its own. raw: they are continued as they are,
     without the chat template. costs: times of the target's passes over one token and over the numbers used here.

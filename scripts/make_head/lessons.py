@@ -19,7 +19,7 @@ class Lesson(NamedTuple):
     """Windows of texts. Shapes are [texts, time], with one more axis where one is named.
 
     read: rows of the head's embedding. states [state_width]: the target's, float32. goal [kept]: the target's
-    probabilities behind each token, of those that the head can draft; bfloat16, their sum is 1 or less. likeliest: the
+    probabilities after each token, of those that the head can draft; bfloat16, their sum is 1 or less. likeliest: the
     place of the target's likeliest token among those, -1 if it is not there. valid: whether there is a token, and one
     with a goal. begins: the first tokens of texts, whose states are of no use, as many models make them huge.
     """

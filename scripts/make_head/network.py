@@ -16,7 +16,7 @@ from .shape import HeadShape
 
 
 class Norm(nn.RMSNorm):
-    """RMSNorm that computes in float32 and gives what the matrices behind it read."""
+    """RMSNorm that computes in float32 and gives what the matrices after it read."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis of x."""

@@ -31,7 +31,7 @@ def refused(what: str, error: OSError) -> SpecrunError:
 
 
 def record_type(state_width: int) -> np.dtype[np.void]:
-    """The record of a token: whether a text begins with it, its state, the target's likeliest tokens behind it."""
+    """The record of a token: whether a text begins with it, its state, the target's likeliest tokens after it."""
     return np.dtype(
         [
             ("token", "<i4"),
@@ -46,7 +46,7 @@ def record_type(state_width: int) -> np.dtype[np.void]:
 def records(tokens: Sequence[int], states: NDArray[np.float32], logits: NDArray[np.float32]) -> Record:
     """The records of one text.
 
-    states: float32[n, state_width], clipped to half precision. logits: float32[n, n_vocab], behind each token; kept
+    states: float32[n, state_width], clipped to half precision. logits: float32[n, n_vocab], after each token; kept
     are the probabilities of the `N_LIKELY` largest at temperature 1, the best first.
     """
     n_kept = min(N_LIKELY, logits.shape[1])
@@ -63,7 +63,7 @@ def records(tokens: Sequence[int], states: NDArray[np.float32], logits: NDArray[
 
 
 class Window(NamedTuple):
-    """Equally long pieces of texts. Behind the end of a shorter text nothing is valid.
+    """Equally long pieces of texts. After the end of a shorter text nothing is valid.
 
     tokens int64[n, time]; states float16[n, time, state_width]; likely int64[n, time, N_LIKELY], chance
     float32[n, time, N_LIKELY]; valid bool[n, time]; begins bool[n, time]: the first tokens of texts.
@@ -121,7 +121,7 @@ class Records:
         return [text for i, text in enumerate(self.texts) if (i % _HELD_OUT_ONE_IN == 0) == held_out]
 
     def column(self, name: str, texts: Sequence[tuple[int, int, int]]) -> Any:
-        """A field of the records of these texts, one text behind the other."""
+        """A field of the records of these texts, one text after the other."""
         return np.concatenate([self.parts[part][name][start:end] for part, start, end in texts])
 
     def window(self, places: Sequence[tuple[int, int, int]], length: int) -> Window:

@@ -75,7 +75,7 @@ class HeadShape:
 def shape_for(file: GgufFile) -> HeadShape:
     """The sizes of the head that is made for a target.
 
-    It reads the states before the second, the middle and the last layer: llama.cpp gives none behind the last one.
+    It reads the states before the second, the middle and the last layer: llama.cpp gives none after the last one.
     Raises PairError for a target that no EAGLE-3 head can draft for, and ModelFileError for a head.
     """
     check_no_head(file)

@@ -40,7 +40,7 @@ def write_together(
     most_groups: int = 1,
     first_seed: int = 0,
 ) -> dict[float, list[Text]]:
-    """For each temperature, a text behind each of `prompts`.
+    """For each temperature, a text after each of `prompts`.
 
     All are written at once if the context has room for `most` tokens of each; else in as many groups as that takes, up
     to `most_groups`. Where a group has no room for `least` tokens of each text, only its first prompts are taken.
@@ -86,7 +86,7 @@ def _n_groups(target: TargetContext, prompts: Sequence[list[int]], n_each: int, 
 
 
 def _write(texts: Sequence[Text], target: TargetContext, n_each: int, least: int, most: int, run: Run) -> None:
-    """Write texts at once, `n_each` behind each prompt in turn."""
+    """Write texts at once, `n_each` after each prompt in turn."""
     samplers = [Sampler(text.sampling, target.n_vocab) for text in texts]
     target.reset()
     try:
@@ -107,7 +107,7 @@ def _write(texts: Sequence[Text], target: TargetContext, n_each: int, least: int
 def _fitting(
     target: TargetContext, prompts: Sequence[list[int]], n_each: int, least: int, most: int
 ) -> tuple[int, int]:
-    """How many of the prompts fit the context with `n_each` texts of at least `least` tokens behind each of them, and
+    """How many of the prompts fit the context with `n_each` texts of at least `least` tokens after each of them, and
     the length, up to `most`, that these can have. The first prompt is always taken.
     """
     config = target.context.config

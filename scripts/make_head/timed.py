@@ -63,7 +63,7 @@ class TimedTraining:
     ) -> None:
         """Train until `seconds` are spent, those of earlier runs included.
 
-        loss_of: the loss of a batch, and its rows. between: called behind each step; its time counts as well.
+        loss_of: the loss of a batch, and its rows. between: called after each step; its time counts as well.
         """
         earlier, started = self.seconds, time.monotonic()
         while self.seconds < seconds:

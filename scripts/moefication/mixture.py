@@ -47,7 +47,7 @@ def check(dense: DenseLlama, n_experts: int, n_used: int) -> None:
 
 
 def fitted(dense: DenseLlama, tokens: NDArray[np.int32], n_experts: int, n_used: int) -> Iterator[Layer]:
-    """The layers of the mixture, one by one, each fitted behind those before it. tokens: int32[n_texts, n]."""
+    """The layers of the mixture, one by one, each fitted after those before it. tokens: int32[n_texts, n]."""
     exact = dense.weights("token_embd")[tokens]
     mixed = exact.copy()
     for layer in range(dense.shape.layers):
@@ -58,7 +58,7 @@ def fit_layer(dense: DenseLlama, layer: int, exact: Floats, mixed: Floats, n_exp
     """Fit a layer so that it also makes up for what those before it lost.
 
     exact, mixed: the hidden states of the dense model and of the mixture, float32[n_texts, n, n_embd], which become
-    those behind the layer.
+    those after the layer.
     """
     norm, down = f"blk.{layer}.ffn_norm", dense.weights(f"blk.{layer}.ffn_down")
     exact += dense.attention(layer, exact)

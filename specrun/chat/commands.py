@@ -66,7 +66,7 @@ def parse(message: str) -> tuple[str, str]:
         instead = did_you_mean(name, COMMANDS)
         raise UsageError(f"there is no command {name}; {instead}/help lists the commands, {_AS_A_MESSAGE}")
     if argument and not COMMANDS[name][0]:
-        raise UsageError(f"nothing can stand behind {typed}; {_AS_A_MESSAGE}")
+        raise UsageError(f"nothing can stand after {typed}; {_AS_A_MESSAGE}")
     if name == "/set" and argument.startswith("system "):  # as in `ollama run`
         return "/system", argument.removeprefix("system ").strip(' "') or NO_SYSTEM
     if name == "/think" and argument:

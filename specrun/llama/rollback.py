@@ -6,7 +6,7 @@ state for all tokens so far. llama.cpp keeps older states in two ways, and a thi
     snapshots    the states after the last tokens of a pass, for some architectures (`n_rs_seq`), each as large.
     checkpoint   a second sequence that has the state of some earlier moment, for every architecture. Copying costs
                  nothing; the tokens committed since then are decoded again in front of the next pass.
-    prompt state a copy of the state near the end of the prompt, for texts that share it and nothing behind it.
+    prompt state a copy of the state near the end of the prompt, for texts that share it and nothing after it.
 
 Measured for four architectures: states are the same bits in all of these ways, as long as the sizes of passes are of
 one class (docs/exactness.md).

@@ -259,7 +259,7 @@ class SlotCells(TextCache):
         self.forget()
 
     def _drop(self, end: int) -> None:
-        """Take the cells behind the first `end` from the text."""
+        """Take the cells after the first `end` from the text."""
         dropped = self.cells[end:]
         with self.ledger.changing():
             if self.ledger.is_alone(self):

@@ -39,7 +39,7 @@ _WAYS: Sequence[tuple[str, LlamaSettings]] = (
     ("layers on a GPU", LlamaSettings(gpu_layers=0)),
 )
 _SIZES = (1, 2, 4, 8, 16, 32, 64)  # tokens of the passes that are made
-_BEHIND = (20, 600)  # tokens before them: llama.cpp has other kernels of attention for long contexts
+_BEFORE = (20, 600)  # tokens before them: llama.cpp has other kernels of attention for long contexts
 _DRAFTED = 4  # tokens of a chain that the draft drafts
 # Settings whose other values take the same kernels, so that one trial is enough for all.
 _ALIKE = {"threads", "threads_batch", "batch_size", "ubatch_size", "gpu_layers", "tensor_split", "n_cpu_moe"}
@@ -196,8 +196,8 @@ def _run(options: RunOptions) -> None:
     with model:
         target, most = model.engine.target, max(_SIZES)
         text = model.llama_model.tokenize(_TEXT, add_special=False)
-        for behind in _BEHIND:
-            n = max(min(behind, model.engine.ctx_size - most - _DRAFTED), 2)
+        for before in _BEFORE:
+            n = max(min(before, model.engine.ctx_size - most - _DRAFTED), 2)
             tokens = (text * (n + most))[: n + most]
             target.set_prompt(tokens[:n])
             for size in _SIZES:

@@ -34,7 +34,7 @@ class KeptStates:
 
 def most_texts(file: GgufFile) -> int | None:
     """Texts that may be written at a time, as far as their states take a small part of what the weights take; None
-    without a recurrent layer. Each text has a state, and a copy of the one behind its prompt.
+    without a recurrent layer. Each text has a state, and a copy of the one after its prompt.
     """
     if is_untried(file):
         return 1

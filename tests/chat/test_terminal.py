@@ -209,7 +209,7 @@ def test_what_was_refused_stands_there_to_be_changed(specrun: Specrun, script: P
     chat.expect_exact("5 tokens")
     chat.expect_exact(HINT)
     chat.send("/clear it all\r")
-    chat.expect_exact("nothing can stand behind /clear")
+    chat.expect_exact("nothing can stand after /clear")
     chat.expect_exact("/clear it all")
     chat.send(CTRL_C)
     chat.expect_exact(HINT)

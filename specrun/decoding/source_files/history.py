@@ -36,7 +36,7 @@ class History:
         self.texts, self.problem = self._read()
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Add a text behind those in the file, which other sessions may have extended meanwhile.
+        """Add a text after those in the file, which other sessions may have extended meanwhile.
 
         The oldest texts are dropped until at most `max_tokens` are left. Raises DraftSourceError.
         """

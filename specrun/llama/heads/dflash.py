@@ -2,9 +2,10 @@
 
 The head's cache has a cell for each committed token above the root, made from the states of several of the target's
 layers. A draft is one pass over the root and further mask tokens, with attention in both directions: each row is the
-distribution of a token so far after the root, whatever the tokens between are. So a tree over them needs no further
-pass: all nodes of a level have the same candidates. DSpark's heads add to each row what the token before it suggests
-(`MarkovPart`), so that nodes have candidates of their own, and their first row predicts the token after the root.
+distribution of a token so many places after the root, whatever the tokens between are. So a tree over them needs no
+further pass: all nodes of a level have the same candidates. DSpark's heads add to each row what the token before it
+suggests (`MarkovPart`), so that nodes have candidates of their own, and their first row predicts the token after the
+root.
 DFlash 2 has a selector that says how well tokens of neighbouring rows follow each other (`SelectorPart`).
 """
 
