@@ -20,7 +20,7 @@ from specrun.speculation.controllers.arm import ExpectedPlan
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.calibration import Calibration
-from specrun.speculation.planning.costs import CostModel
+from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.planning.guide import Guide, PassRecord, RunCosts
 
 Prompt = tuple[str, list[int]]  # the kind of text, and token ids
@@ -47,29 +47,30 @@ class _Kept(FixedPlan):
 class Learned:
     """What the texts at one temperature showed.
 
-    written: tokens that the target wrote. acceptance: None without a draft.
+    written: tokens that the target wrote. acceptance, draft: what is accepted, and what draft passes take with our own
+    work in them; None without a draft.
     """
 
     plan: TunedPlan
     acceptance: Acceptance | None = None
+    draft: CostTable | None = None
     written: tuple[int, ...] = ()
 
 
 def learn(
-    model: Model, plan: Plan, costs: CostModel, temperature: float, prompts: Sequence[Prompt], n_tokens: int, run: Run
+    model: Model, plan: Plan, costs: RunCosts, temperature: float, prompts: Sequence[Prompt], n_tokens: int, run: Run
 ) -> Learned:
     """Write a text after each of the prompts, by the very learning that every run of `auto` does.
 
-    plan: the adaptive one, with the bounds that trees may have. n_tokens: of each text, at most; it ends earlier, after
-    a few passes, where the run's deadline needs that.
+    plan: the adaptive one, with the bounds that trees may have. costs: what is known, which the passes correct.
+    n_tokens: of each text, at most; it ends earlier, after a few passes, where the run's deadline needs that.
     """
-    padding = model.engine.target.padding
-    plain_ms = costs.target.ms(padding.padded(1), len(prompts[0][1]))
+    plain_ms = costs.target.ms(1, len(prompts[0][1]))
     plain = 1e3 / plain_ms
     off = ExpectedPlan(OFF.plan(), plain, _LEAST_ERROR * plain)
     if model.engine.draft is None:
         return Learned(TunedPlan(temperature, OFF.plan(), plain, 1.0, plain, [off]))
-    guide = Guide(RunCosts.of(costs, padding), Calibration())
+    guide = Guide(costs, Calibration())
     guide.expect(max(guide.chain_rate(_USUAL_CHANCE, len(prompts[0][1])), 1.0) / plain_ms)
     meter = PositionalMeter(model.engine, SamplingParameters(temperature=temperature))
     n_passes, n_timed, ratios, tokens = 0, 0, list[float](), list[int]()
@@ -95,7 +96,7 @@ def learn(
     best, n_tokens_per_pass = (drafting, n_timed / n_passes) if ratio > 1 + _LEAST_ERROR else (off, 1.0)
     tuned = TunedPlan(temperature, best.plan, best.tokens_per_second, n_tokens_per_pass, plain, expected)
     acceptance = Acceptance(temperature, calibration, meter.vector(), calibration.n_counted)
-    return Learned(tuned, acceptance, tuple(tokens))
+    return Learned(tuned, acceptance, costs.draft.table(plain_ms), tuple(tokens))
 
 
 def _write(

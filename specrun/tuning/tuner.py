@@ -17,6 +17,7 @@ from specrun.long_run import Run
 from specrun.profiles.profile import Acceptance, TunedPlan
 from specrun.speculation.drafters.cost_aware import MERGED
 from specrun.speculation.planning.costs import CostModel, CostTable
+from specrun.speculation.planning.guide import RunCosts
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY, PassSizes, is_free, may_be_free
 from specrun.speculation.planning.pass_times import MOST_TOKENS
 from specrun.tuning.learning_texts import Learned, Prompt, learn
@@ -107,11 +108,11 @@ class Tuner:
         if pads:
             self._target.padding = sizes
         draft_table = once("draft", self._draft_table) if self._model.engine.draft else None
-        costs = CostModel(target_table, draft_table)
-        learned = once("learned", lambda: self._learned(costs, prompts))
+        costs = RunCosts.of(CostModel(target_table, draft_table), self._target.padding)
+        learned = once("learned", lambda: self._learned(costs, target_table.largest, prompts))
         acceptance = [one.acceptance for one in learned if one.acceptance]
         plans = [one.plan for one in learned]
-        return Tuned(costs, sizes, pads, acceptance, plans)
+        return Tuned(CostModel(target_table, learned[-1].draft), sizes, pads, acceptance, plans)
 
     def _target_table(self) -> CostTable:
         """Sizes climb by factors as long as the next one may pay, so slow targets need as few passes as fast ones."""
@@ -154,9 +155,9 @@ class Tuner:
         # Passes of sizes that were not timed take too long for any plan.
         return sizes if any(n in sizes for n in costs.sizes) else PLAIN_ONLY
 
-    def _learned(self, costs: CostModel, prompts: Sequence[Prompt] | None) -> list[Learned]:
+    def _learned(self, costs: RunCosts, largest: int, prompts: Sequence[Prompt] | None) -> list[Learned]:
         """What the texts of each temperature teach."""
-        budget = self._target.padding.largest(min(costs.target.largest, self._target.room()))
+        budget = self._target.padding.largest(min(largest, self._target.room()))
         plan = MERGED.plan(max(budget, 2), max(budget - 1, 1))
         found = []
         for i, temperature in enumerate(self._temperatures):

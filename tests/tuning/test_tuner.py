@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.speculation.drafters.cost_aware import MERGED
+from specrun.speculation.growth import CandidateRows, ModelCandidates, TreeGrowth
 from specrun.speculation.method import OFF
 from specrun.tuning.pass_timer import TargetTimer
 from specrun.tuning.tuner import Effort, Tuned, Tuner
@@ -101,6 +102,26 @@ def test_plans_and_acceptance_are_those_of_texts_at_each_temperature(
         assert plan.predicted_tokens_per_pass > 1.5
         assert 0.3 < acceptance.positional[0] <= 1
         assert acceptance.n_positions > 0
+
+
+@pytest.mark.slow
+def test_the_draft_table_has_our_own_work_as_texts_show_it(
+    on: Callable[..., Any], pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidates = ModelCandidates.candidates
+    with on({1: 100.0, 512: 120.0}, {1: 2.0, 64: 4.0}) as simulation:
+
+        def slowly(self: ModelCandidates, growth: TreeGrowth, nodes: Sequence[int], rows: Any) -> CandidateRows:
+            simulation.seconds += (3.0 + 0.2 * len(nodes)) / 1e3
+            return candidates(self, growth, nodes, rows)
+
+        monkeypatch.setattr(ModelCandidates, "candidates", slowly)
+        table = measured(*pair).costs.draft
+    assert table
+    assert {1, 8, 64} <= set(table.sizes), "all sizes that were timed"
+    assert table.ms(16, 0) == pytest.approx(2.5 + 3.0 + 0.2 * 16, rel=0.1), "which is about the width of most"
+    assert table.ms(1, 0) > 2 * 2.0
+    assert table.ms(64, 0) > 2 * 4.0
 
 
 def test_without_a_draft_the_target_alone_is_measured(on: Callable[..., Any], pair: tuple[Path, Path]) -> None:

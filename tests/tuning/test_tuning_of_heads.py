@@ -15,6 +15,7 @@ from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.cost_aware import MERGED
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
+from specrun.speculation.planning.guide import RunCosts
 from specrun.tuning.learning_texts import learn
 from specrun.tuning.pass_timer import DraftTimer
 from tests.dflash_heads import dflash2_pair, random_dspark
@@ -54,8 +55,9 @@ def test_texts_are_written_with_it_and_tell_how_often_it_is_right(pair: tuple[Pa
     plan = MERGED.plan(16, 8)
     with Model(RunOptions(*pair, (plan,), ctx_size=512, settings=one, draft_settings=one)) as model:
         prompts = [("code", prompt) for prompt in code_prompts(model.engine, 2, 40)]
+        costs = RunCosts.of(COSTS)
         for temperature in (0.0, 0.8):
-            learned = learn(model, plan, COSTS, temperature, prompts, 24, Run())
+            learned = learn(model, plan, costs, temperature, prompts, 24, Run())
             assert learned.acceptance
             assert learned.acceptance.positional[0] > 0.2
             assert learned.acceptance.n_positions > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +28,7 @@ class DraftTimes:
 
     def __init__(self, known: CostTable | None = None) -> None:
         """known: what was measured before; None for nothing."""
+        self._table = known
         self._known: tuple[float, float] | None = None
         self._products, self._sums = np.zeros((2, 2)), np.zeros(2)
         if known:
@@ -36,9 +38,12 @@ class DraftTimes:
             self._known = max(one - node, _LEAST_MS), max(node, _LEAST_MS)
 
     def table(self, plain_ms: float) -> CostTable:
-        """What is known, for a later run."""
+        """What is known, for a later run: times that were measured before are as much longer as passes now take."""
         row = self.row(plain_ms)
-        return CostTable([PassTime(n, 0, float(row[n])) for n in (1, MOST_WIDTH)])
+        if not self._table:
+            return CostTable([PassTime(n, 0, float(row[n])) for n in (1, MOST_WIDTH)])
+        longer = row / DraftTimes(self._table).row(plain_ms)
+        return CostTable(replace(t, ms=t.ms * float(longer[min(t.n, MOST_WIDTH)])) for t in self._table.times)
 
     def parts(self, plain_ms: float) -> tuple[float, float]:
         """Milliseconds of a draft pass, and of each of its nodes. plain_ms: what a plain pass of the target takes."""

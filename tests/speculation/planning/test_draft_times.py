@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from specrun.speculation.planning.costs import CostTable, PassTime
 from specrun.speculation.planning.draft_times import DraftTimes
 
 PLAIN_MS = 50.0
@@ -26,6 +27,20 @@ def test_both_parts_are_found(level: float, node: float) -> None:
 
 def test_one_tree_puts_a_wrong_guess_right() -> None:
     assert learned(30.0, 0.0, 1).row(PLAIN_MS)[1] > 15.0
+
+
+def test_times_that_were_measured_keep_their_shape_with_our_own_work_on_top() -> None:
+    timed = CostTable([PassTime(n, 64, ms) for n, ms in ((1, 2.0), (8, 6.0), (64, 8.3))])
+    times = DraftTimes(timed)
+    assert times.table(PLAIN_MS).times == timed.times
+    for widths in ([1, 4, 8], [1, 16, 16, 16], [1] * 8) * 20:
+        times.record(widths, PLAIN_MS, 3.9 * len(widths) + 0.1 * sum(widths))
+    now = times.table(PLAIN_MS)
+    for n in (1, 4, 8):
+        assert times.row(PLAIN_MS)[n] == pytest.approx(3.9 + 0.1 * n, rel=0.1)
+        longer = times.row(PLAIN_MS)[n] / DraftTimes(timed).row(PLAIN_MS)[n]
+        assert now.ms(n, 64) == pytest.approx(longer * timed.ms(n, 64), rel=0.05)
+    assert DraftTimes(now).row(PLAIN_MS) == pytest.approx(times.row(PLAIN_MS))
 
 
 def test_what_was_learned_begins_the_next_run() -> None:
