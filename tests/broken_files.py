@@ -51,7 +51,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Tensor:
-    """The description of a tensor. offset: of its weights behind the header."""
+    """The description of a tensor. offset: of its weights after the header."""
 
     name: bytes
     shape: tuple[int, ...]

@@ -40,7 +40,7 @@ run({system!r})
 
 
 def command(folder: Path, system: str) -> list[str]:
-    """What runs the command as on `win32` or `darwin`, with arguments behind it. folder: for a file of its own."""
+    """What runs the command as on `win32` or `darwin`, with arguments after it. folder: for a file of its own."""
     python = folder / f"python-on-{system}"
     if not python.exists():
         python.write_text(_PROGRAM.format(python=sys.executable, root=str(ROOT), system=system))
@@ -49,7 +49,7 @@ def command(folder: Path, system: str) -> list[str]:
 
 
 def run(system: str) -> None:
-    """Run what stands behind -c, as Python does. All options before it are those that this process has already."""
+    """Run what stands after -c, as Python does. All options before it are those that this process has already."""
     _Other(system, program=str(Path(sys.argv[0]).absolute())).begin()
     place = sys.argv.index("-c")
     code, sys.argv = sys.argv[place + 1], ["-c", *sys.argv[place + 2 :]]

@@ -140,7 +140,7 @@ def cut(logits: Logits, tokens: TokenIds, p: float, share: float) -> TokenIds:
 
 
 def top_p_of_all(logits: Logits, p: float) -> TokenIds:
-    """`top_p` of the whole vocabulary, likeliest first, without sorting all of it."""
+    """The ids that pass top-p among the whole vocabulary, likeliest first, without sorting all of it."""
     highest = float(logits.max())
     check(highest)
     total = float(np.exp(logits - np.float32(highest)).sum(dtype=np.float64))

@@ -132,7 +132,7 @@ def test_rows_that_are_missing(trimmed: Path, n_bytes: int, tmp_path: Path) -> N
 )
 def test_tokens_that_are_none(trimmed: Path, place: int, token: int) -> None:
     data = bytearray(trimmed.read_bytes())
-    first = data.index(TOKENS.encode()) + len(TOKENS) + 16  # behind the types and the length
+    first = data.index(TOKENS.encode()) + len(TOKENS) + 16  # after the types and the length
     assert struct.unpack_from("<3i", data, first) == (0, 1, 2)
     struct.pack_into("<i", data, first + 4 * place, token)
     trimmed.write_bytes(data)

@@ -172,7 +172,7 @@ def test_turns_of_a_chat_go_on_from_the_cache(pair: tuple[Path, Path], plan: Pla
         e.reset()
         answers, n_read = talk(e, plan)
     assert answers == plain
-    # The last token of an answer and all but one behind it; with chains, those of the answer that wait for a pass, too.
+    # The last token of an answer and all but one after it; with chains, those of the answer that wait for a pass, too.
     # After an interrupted or cut answer, the last tokens of the prompt before it and what follows them.
     assert plain_read == [39, 24, PROMPT_TAIL, 24, PROMPT_TAIL + 20 + 24]
     waiting = 4 + plan.depth + 1

@@ -46,7 +46,7 @@ def texts(
     plans: Sequence[Plan] = PLANS,
     n_prompt: int = 900,
 ) -> list[Written]:
-    """Two turns by each of the plans, behind a prompt of `n_prompt` tokens."""
+    """Two turns by each of the plans, after a prompt of `n_prompt` tokens."""
     written = []
     for plan in plans:
         with loaded(target, plan, batch, ubatch, draft) as model:

@@ -58,7 +58,7 @@ def states(subject: str = "subject", draft: str = "draft") -> PromptStates:
 
 
 def write_behind(e: Engine, prompt: list[int], found: Lookup, plan: Plan, sampling: SamplingParameters) -> Written:
-    """The text behind a prompt that was taken up, of which no more is read than has to be."""
+    """The text after a prompt that was taken up, of which no more is read than has to be."""
     written = write(e, prompt, sampling, plan, 12)
     assert written.statistics.prompt_tokens_decoded <= len(prompt) - found.n_tokens
     return written
@@ -66,7 +66,7 @@ def write_behind(e: Engine, prompt: list[int], found: Lookup, plan: Plan, sampli
 
 @dataclass
 class Kept:
-    """A text that was kept on disk, the next prompt of its conversation, and what is written behind that."""
+    """A text that was kept on disk, the next prompt of its conversation, and what is written after that."""
 
     target: Path
     draft: Path

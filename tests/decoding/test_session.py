@@ -70,7 +70,7 @@ def test_a_second_turn_decodes_only_what_is_new(random_model: Path, plan: Plan) 
         second = answer(session, session.prepare("more"))
         new = len(second.request.prompt) - len(first.request.prompt) - len(first.token_ids)
         assert second.request.prompt[: len(first.request.prompt) + 20] == first.request.prompt + first.token_ids
-        # The last of the prompt waits for the first pass. Of the first answer the last token can wait too, and behind a
+        # The last of the prompt waits for the first pass. Of the first answer the last token can wait too, and after a
         # tree all tokens that its last pass accepted out of the order of the cache.
         waiting = plan.depth if plan.method.kind == "tree" else 1
         assert new - 1 <= second.statistics.prompt_tokens_decoded <= new - 1 + waiting

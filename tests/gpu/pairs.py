@@ -53,7 +53,7 @@ def pair(
 
 
 def texts(engine: Engine, sampling: SamplingParameters, plan: Plan, n_prompt: int = 40, n: int = 16) -> Written:
-    """A text, and its continuation behind further text: the cache keeps the prefix, and loses what was not accepted."""
+    """A text, and its continuation after further text: the cache keeps the prefix, and loses what was not accepted."""
     prompt, more = code_prompts(engine, 2, n_prompt)
     engine.reset()
     first = write(engine, prompt, sampling, plan, n)

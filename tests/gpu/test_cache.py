@@ -21,7 +21,7 @@ SIZE = 16  # tokens of every pass
 
 
 def decoded(engine: Engine, prompt: list[int], tokens: list[int]) -> np.ndarray:
-    """float32[n_vocab] behind `tokens`, which are decoded one by one behind the prompt."""
+    """float32[n_vocab] after `tokens`, which are decoded one by one after the prompt."""
     target = engine.target
     target.reset()
     target.set_prompt(prompt)
@@ -41,7 +41,7 @@ def test_after_commits_and_another_prompt_the_cache_is_that_of_plain_decoding(
         engine, target = model.engine, model.engine.target
         target.padding = single(SIZE)
         (prompt,) = code_prompts(engine, 1, 40)
-        for end in (len(prompt), 20):  # the second prompt is a prefix of the first one, with other text behind it
+        for end in (len(prompt), 20):  # the second prompt is a prefix of the first one, with other text after it
             target.set_prompt(prompt[:end])
             for _ in range(6):
                 tree = random_tree(rng, int(rng.integers(2, SIZE)), target.n_vocab, target.tokens[-1])

@@ -170,7 +170,7 @@ def test_accepted_nodes_are_not_decoded_again(
     decoded.clear()
     rows = [after(draft, text)]
     assert decoded == [n_missing]
-    # What grows behind that text may use any sequence, and sees all of the text.
+    # What grows after that text may use any sequence, and sees all of the text.
     below = [DraftNode(id_, ROOT, 50 + id_) for id_ in range(1, 9)]
     rows += list(draft.expand(below).copy())
     draft.reset()

@@ -50,7 +50,7 @@ def some_tokens(model: LlamaModel, count: int, seed: int = 0) -> list[int]:
 
 
 def rows_one_by_one(model: LlamaModel, tokens: list[int], first: int) -> list[Logits]:
-    """The logits behind each of `tokens` from the place `first` on, each from a pass of its own."""
+    """The logits after each of `tokens` from the place `first` on, each from a pass of its own."""
     with made(model, *NEITHER) as context:
         target = TargetContext(context)
         target.set_prompt(tokens[: first + 1])
@@ -70,7 +70,7 @@ def state_behind(model: LlamaModel, tokens: list[int]) -> bytes:
 
 
 def write_rounds(target: TargetContext, rng: np.random.Generator, length: int) -> dict[int, Logits]:
-    """Commit chains of random lengths, of which random parts are accepted; returns the rows behind committed tokens."""
+    """Commit chains of random lengths, of which random parts are accepted; returns the rows after committed tokens."""
     n_vocab = target.n_vocab
     rows = {}
     while len(target.tokens) < length:

@@ -75,7 +75,7 @@ def test_pending_tokens_and_the_tree_together_are_within_the_bound(
 def test_where_only_consecutive_cells_are_exact_nothing_else_decides(
     bounded: Engine, plan: Plan, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU: a token behind a rejected branch gets other last bits, here entirely other logits."""
+    """As on a GPU: a token after a rejected branch gets other last bits, here entirely other logits."""
     monkeypatch.setattr(bounded.target, "padding", PassSizes(16, 16, 16, in_order=True))
     prompt = code_prompts(bounded, 1, 60)[0] * 2
     sampling = SamplingParameters(temperature=temperature, seed=3)

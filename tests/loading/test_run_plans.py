@@ -75,7 +75,7 @@ def n_threads(model: Model) -> list[tuple[int, int]]:
 
 
 def rows(model: LlamaModel, settings: LlamaSettings, threads: int) -> Iterator[np.ndarray[Any, Any]]:
-    """Logits of passes of several sizes, behind 300 tokens."""
+    """Logits of passes of several sizes, after 300 tokens."""
     config = ContextConfig(320, n_seq_max=1, n_batch=300, n_outputs=8, settings=replace(settings, threads=threads))
     with LlamaContext(model, config) as context:
         start = 0

@@ -60,7 +60,7 @@ def test_chains_and_trees_write_the_targets_text(trio: Trio) -> None:
 
 
 def logits_of(target: Path, draft: Path, text: list[int]) -> np.ndarray:
-    """float32[5, n_vocab]: the draft's logits behind the text, and behind the nodes of a tree of two paths."""
+    """float32[5, n_vocab]: the draft's logits after the text, and after the nodes of a tree of two paths."""
     with engine(target, draft, SPECEXEC.plan(16, 4)) as e:
         assert e.draft
         root = e.draft.start(text).copy()

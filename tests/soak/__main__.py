@@ -41,7 +41,7 @@ from tests.soak.target_states import StreamedStates, Subject, TargetStates
 
 _MOST_GROWTH = 8 << 20  # bytes of memory that the largest pass or text may add after the warm-up
 _MOST_SERVER_GROWTH = 0.05  # share of a server's memory that requests may add after the warm-up
-_BEHIND = 96  # tokens that are written behind the long prompt
+_BEHIND = 96  # tokens that are written after the long prompt
 _LEAST_P = 1e-6  # probability below which a distribution is not the target's
 
 

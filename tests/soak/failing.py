@@ -43,7 +43,7 @@ class OnPurposeError(BaseException):
 
 @contextmanager
 def failing(context: LlamaContext, moment: Moment, after: int = 0) -> Iterator[None]:
-    """Inside the block, what `moment` names ends with OnPurposeError, behind `after` other calls of it."""
+    """Inside the block, what `moment` names ends with OnPurposeError, after `after` other calls of it."""
     left = after
 
     def with_failure(act: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ _PROMPTS = tuple(f"def f{i}(names, depth={i}):" for i in range(8))
 
 @dataclass
 class Load:
-    """alone_s, after_s: seconds in which a short request was answered before the load, and behind it."""
+    """alone_s, after_s: seconds in which a short request was answered before the load, and after it."""
 
     outcome: Outcome
     alone_s: float
@@ -91,7 +91,7 @@ def _body(prompt: str) -> dict[str, Any]:
 
 
 def under_load(seconds: float) -> Load:
-    """Eight clients that stream, and the two others, for so long; the memory is looked at after a third, and behind."""
+    """Eight clients that stream, and the two others, for so long; the memory is looked at after a third, and afterwards."""
     with server() as (url, process):
         clients = Steady(url)
         load = Load(clients.outcome, alone_s=clients.short())

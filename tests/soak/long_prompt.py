@@ -1,4 +1,4 @@
-"""Texts behind a prompt of thousands of tokens: with trees, padded by `--exact`, they are plain decoding's bits."""
+"""Texts after a prompt of thousands of tokens: with trees, padded by `--exact`, they are plain decoding's bits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Outcome:
 
 
 def compare(target: Path, draft: Path, n_prompt: int, n_tokens: int, seed: int = 0) -> Outcome:
-    """Write `n_tokens` tokens behind a prompt of code plainly and with trees, greedily and at T=0.8."""
+    """Write `n_tokens` tokens after a prompt of code plainly and with trees, greedily and at T=0.8."""
     done = Outcome(n_prompt)
     with engine(target, draft, _TREE, ctx_size=n_prompt + n_tokens + _ROOM, exact=True) as pair:
         prompt = pair.target.context.model.tokenize(_code(16 * n_prompt), add_special=False)[:n_prompt]

@@ -1,4 +1,4 @@
-"""The short form: behind 2,000 tokens, where a draft has forgotten some."""
+"""The short form: after 2,000 tokens, where a draft has forgotten some."""
 
 from __future__ import annotations
 

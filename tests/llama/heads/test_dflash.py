@@ -38,7 +38,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Blo
 
 
 def after(pair: tuple[Engine, BlockDraft], text: Sequence[int]) -> Logits:
-    """float32[levels, n_vocab]: the block behind a text that the target reads from its beginning."""
+    """float32[levels, n_vocab]: the block after a text that the target reads from its beginning."""
     e, draft = pair
     e.reset()
     e.target.set_prompt(list(text))

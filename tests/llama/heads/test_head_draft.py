@@ -42,7 +42,7 @@ class Head:
         return self.draft.start(text).copy()
 
     def grown(self) -> dict[int, Logits]:
-        """The logits after each of NODES, expanded level by level behind the committed text."""
+        """The logits after each of NODES, expanded level by level after the committed text."""
         rows: dict[int, Logits] = {}
         for level in LEVELS:
             nodes = [DraftNode(*NODES[id_ - 1]) for id_ in level]
@@ -78,7 +78,7 @@ def assert_close(row: Logits, expected: Logits) -> None:
 
 
 def accept(head: Head, path: Sequence[int], next_token: int) -> None:
-    """One round: the target checks all of NODES and commits `path`, node ids behind the root, and `next_token`."""
+    """One round: the target checks all of NODES and commits `path`, node ids after the root, and `next_token`."""
     tokens, parents = [head.engine.target.tokens[-1]], [-1]
     tokens += [token for _, _, token in NODES]
     parents += [parent for _, parent, _ in NODES]

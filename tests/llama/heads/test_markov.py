@@ -25,7 +25,7 @@ F32, Q8 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.Q8_0
 
 
 def tree(file: Path) -> tuple[Logits, Logits, Logits]:
-    """Of a head: the logits behind the root, behind three children of it, and behind a child of each of those."""
+    """Of a head: the logits after the root, after three children of it, and after a child of each of those."""
     with engine(embedded.TARGET, file, SPECEXEC.plan(32, 8)) as e:
         draft = e.draft
         assert isinstance(draft, BlockDraft)

@@ -84,7 +84,7 @@ def cached(
 
 
 def one_pass(made: LlamaContext) -> bytes:
-    """The logits of a pass over 30 tokens behind one."""
+    """The logits of a pass over 30 tokens after one."""
     target = TargetContext(made)
     target.reset()
     target.set_prompt([5])

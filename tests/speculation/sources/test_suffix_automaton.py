@@ -84,7 +84,7 @@ def test_what_came_often_and_lately_comes_first() -> None:
 def test_a_drafted_path_is_matched_like_committed_text() -> None:
     rng = np.random.default_rng(6)
     text = random_text(rng, 300, 5)
-    automaton = automaton_of([*text, 77])  # nothing before 77 is part of a match behind it
+    automaton = automaton_of([*text, 77])  # nothing before 77 is part of a match after it
     for start in range(0, 280, 7):
         path = text[start : start + 6]
         drafted = [guess.token for guess in automaton.guesses(path, 1)]
