@@ -91,7 +91,7 @@ def _body(prompt: str) -> dict[str, Any]:
 
 
 def under_load(seconds: float) -> Load:
-    """Eight clients that stream, and the two others, for so long; the memory is looked at after a third, and afterwards."""
+    """Eight clients that stream, and the two others, for so long. Memory is looked at after a third, and at the end."""
     with server() as (url, process):
         clients = Steady(url)
         load = Load(clients.outcome, alone_s=clients.short())
