@@ -18,6 +18,7 @@ from specrun.profiles.profile import Acceptance, Profile, TunedPlan
 from specrun.speculation.controllers.arm import ExpectedPlan, untried
 from specrun.speculation.controllers.auto import Auto
 from specrun.speculation.method import OFF, Plan
+from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.planning.draft_times import DraftTimes
 from specrun.speculation.planning.guide import Guide, RunCosts
@@ -44,13 +45,16 @@ def choosers(
         over a prompt. guesses: what the places of the weights tell. draft_table: what draft passes took while the pair
         was loaded, if nothing else is known of them.
     """
-    costs = _costs(begin_with, padding, prompt_pass, guesses, draft_table)
-    known = {a.temperature: a.calibration for a in begin_with.acceptance} if begin_with else {}
+    measured = begin_with.costs if begin_with else None
+    times = measured.target.times if measured else ()
+    target = PassTimes(times, padding, prompt_pass, guesses.experts, guesses.copies_from)
+    costs = RunCosts(target, DraftTimes(measured.draft if measured else draft_table))
+    known = {a.temperature: a.calibration.counts for a in begin_with.acceptance} if begin_with else {}
     is_tuned = begin_with is not None and begin_with.origin == "tuned"
     temperatures = [tuned.temperature for tuned in begin_with.plans] if begin_with and is_tuned else _TEMPERATURES
     autos = {}
     for t in temperatures:
-        guide = Guide(costs, known[t].fresh() if t in known else None)
+        guide = Guide(costs, Calibration(*known[t]) if t in known else None)
         first = begin_with.at(t).plan if begin_with and is_tuned else None
         autos[t] = Auto(_expected(plans, begin_with, t), guide, first, is_tuned)
     return autos
@@ -67,15 +71,6 @@ def _expected(plans: Sequence[Plan], begin_with: Profile | None, temperature: fl
     tried = {expected.plan for expected in known}
     off = ExpectedPlan(OFF.plan(), plain, 0.0)
     return [*known, *([] if off.plan in tried else [off]), *untried([p for p in plans if p not in tried], plain)]
-
-
-def _costs(
-    known: Profile | None, padding: PassSizes, prompt_pass: int, guesses: FirstGuesses, draft_table: CostTable | None
-) -> RunCosts:
-    measured = known.costs if known else None
-    times = measured.target.times if measured else ()
-    target = PassTimes(times, padding, prompt_pass, guesses.experts, guesses.copies_from)
-    return RunCosts(target, DraftTimes(measured.draft if measured else draft_table))
 
 
 @dataclass

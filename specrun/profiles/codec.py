@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 from cattrs import Converter
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+from cattrs.gen import make_dict_structure_fn
 
 from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
-from specrun.profiles.profile import Acceptance, Profile, TunedPlan
+from specrun.profiles.profile import Profile, TunedPlan
 from specrun.speculation.controllers.arm import ExpectedPlan
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.calibration import Calibration
@@ -68,9 +68,6 @@ def converter() -> Converter:
     converter.register_structure_hook(PassSizes, lambda value, cls: fields_to_sizes(_sizes_fields(value), cls))
     converter.register_unstructure_hook(Calibration, _calibration_to_json)
     converter.register_structure_hook(Calibration, _calibration_from_json)
-    names: dict[str, Any] = {"n_positions": override(rename="positions")}
-    converter.register_unstructure_hook(Acceptance, make_dict_unstructure_fn(Acceptance, converter, **names))
-    converter.register_structure_hook(Acceptance, make_dict_structure_fn(Acceptance, converter, **names))
     # A setting that this version does not know may change what was measured.
     converter.register_structure_hook(
         LlamaSettings, make_dict_structure_fn(LlamaSettings, converter, _cattrs_forbid_extra_keys=True)

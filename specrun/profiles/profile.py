@@ -33,7 +33,7 @@ class Acceptance:
     temperature: float
     calibration: Calibration
     positional: list[float]  # p_k: the chance that the k-th candidate is accepted, none before it, by sample and match
-    n_positions: int  # positions of the texts that the calibration counts
+    positions: int  # positions of the texts that the calibration counts
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,6 @@ class TunedPlan:
     predicted_tokens_per_pass: float
     plain_tokens_per_second: float  # of plain decoding
     expected: list[ExpectedPlan]  # plans that were measured, plain decoding too, fastest first
-
-    @property
-    def followed(self) -> list[Plan]:
-        """The plans that may be followed: those measured, and draft sources alone where a plan with a draft has any."""
-        plans = [expected.plan for expected in self.expected]
-        alone = [plan.follows(method) for plan in plans if (method := plan.method.without_draft)]
-        return list(dict.fromkeys([*plans, *alone]))
 
 
 @dataclass(frozen=True)
@@ -109,7 +102,7 @@ class Profile:
         tuned = self.at(temperature)
         rate = max(tuned.predicted_tokens_per_second, tuned.plain_tokens_per_second) / 1e3
         # A calibration of its own, because it shifts with the texts that are written.
-        calibration = self.acceptance_at(temperature).calibration.fresh() if self.acceptance else None
+        calibration = Calibration(*self.acceptance_at(temperature).calibration.counts) if self.acceptance else None
         return Guide(RunCosts.of(self.costs, self.padding), calibration, rate)
 
     def without_draft(self) -> Profile:
@@ -138,5 +131,7 @@ class Profile:
         return next(acceptance for acceptance in self.acceptance if acceptance.temperature == measured)
 
     def candidates(self) -> tuple[Plan, ...]:
-        """Every plan that `choosers` may follow."""
-        return tuple(dict.fromkeys(plan for tuned in self.plans for plan in tuned.followed))
+        """Every plan that `choosers` may follow: those measured, and the draft sources of plans with a draft alone."""
+        plans = [expected.plan for tuned in self.plans for expected in tuned.expected]
+        alone = [plan.follows(method) for plan in plans if (method := plan.method.without_draft)]
+        return tuple(dict.fromkeys([*plans, *alone]))

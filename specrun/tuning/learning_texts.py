@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from specrun import clock
 from specrun.decoding.generation import Generation
@@ -30,17 +30,6 @@ _LEAST_PASSES = 3  # of a text, however long they take
 _UNTIMED = 1  # passes of a text in which caches still hold what was there before
 _USUAL_CHANCE = 0.7  # that a drafted token is right, before any was seen
 _LEAST_ERROR = 0.03  # relative error of a rate at least: the machine's speed varies by about as much
-
-
-@dataclass(frozen=True)
-class _Kept(FixedPlan):
-    """One plan for every pass, and what each pass was."""
-
-    records: list[PassRecord] = field(default_factory=list)
-
-    def record(self, record: PassRecord) -> None:
-        super().record(record)
-        self.records.append(record)
 
 
 @dataclass(frozen=True)
@@ -77,7 +66,7 @@ def learn(
     for i, (kind, prompt) in enumerate(prompts):
         run.show(f"writing at temperature {temperature:g}: {kind}, text {i + 1} of {len(prompts)}")
         stage = run.stage((run.deadline - clock.now()) / (len(prompts) - i))
-        records = _write(model, _Kept(plan, guide), prompt, temperature, i, n_tokens, stage)
+        records = _write(model, FixedPlan(plan, guide), prompt, temperature, i, n_tokens, stage)
         timed = records[_UNTIMED:] or records
         n_own = sum(one.n_tokens for one in timed)
         n_passes, n_timed = n_passes + len(timed), n_timed + n_own
@@ -100,11 +89,13 @@ def learn(
 
 
 def _write(
-    model: Model, plans: _Kept, prompt: list[int], temperature: float, seed: int, n_tokens: int, run: Run
+    model: Model, plans: FixedPlan, prompt: list[int], temperature: float, seed: int, n_tokens: int, run: Run
 ) -> list[PassRecord]:
     model.forget()
     request = Request(prompt, SamplingParameters(temperature=temperature, seed=seed), n_tokens, ignore_eos=True)
-    for n_passes, _ in enumerate(write_alone(Generation(model.engine, request, plans)), start=1):
-        if n_passes >= _LEAST_PASSES and run.is_over():
+    records = list[PassRecord]()
+    for record in write_alone(Generation(model.engine, request, plans)):
+        records.append(record)
+        if len(records) >= _LEAST_PASSES and run.is_over():
             break
-    return plans.records
+    return records

@@ -22,7 +22,6 @@ from specrun.speculation.drafter import DraftNode
 from specrun.speculation.planning.costs import CostTable, PassTime
 from specrun.speculation.tree import ROOT, TokenTree
 
-_SLOW_MS = 200.0  # where a plain pass takes longer, few sizes are timed at a longer context after the deadline
 _TOO_SLOW_MS = 2000.0  # where a plain pass takes longer, a longer context is not timed after the deadline
 _JAGGED = 0.12  # relative distance of a pass from the line between its neighbours above which more sizes are timed
 _MIN_ROUNDS = 2
@@ -171,7 +170,7 @@ def table(timer: PassTimer, sizes: Sequence[int], contexts: Sequence[int], n_rou
             # The time that a long text adds to a pass grows with the pass, and so bounds the trees: it must be known.
             if plain_ms > _TOO_SLOW_MS:
                 break
-            few = [n for n in few if n in ((1, 4, 16) if plain_ms < _SLOW_MS else (1, 16))]
+            few = [n for n in few if n in (1, 4, 16)]
         run.show(f"passes at context {ctx}")
         timings = rounds(timer, ctx, few, max(n_rounds // 2, 1), run)
         # A longer context never makes a pass faster, so a shorter time is noise.

@@ -75,7 +75,7 @@ def test_values_have_types() -> None:
     assert profile.tried[0].ms[16] == saved()["tried"][0]["ms"]["16"]
     assert profile.costs.draft is not None
     assert profile.costs.draft.ms(1, 64) == saved()["tables"]["draft"][0]["ms"]
-    assert profile.acceptance_at(0.0).n_positions == saved()["acceptance"][1]["positions"]
+    assert profile.acceptance_at(0.0).positions == saved()["acceptance"][1]["positions"]
 
 
 @pytest.mark.parametrize(

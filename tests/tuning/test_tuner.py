@@ -101,7 +101,7 @@ def test_plans_and_acceptance_are_those_of_texts_at_each_temperature(
         assert plan.plain_tokens_per_second == pytest.approx(20, rel=0.1)
         assert plan.predicted_tokens_per_pass > 1.5
         assert 0.3 < acceptance.positional[0] <= 1
-        assert acceptance.n_positions > 0
+        assert acceptance.positions > 0
 
 
 @pytest.mark.slow

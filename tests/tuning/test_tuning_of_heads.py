@@ -60,7 +60,7 @@ def test_texts_are_written_with_it_and_tell_how_often_it_is_right(pair: tuple[Pa
             learned = learn(model, plan, costs, temperature, prompts, 24, Run())
             assert learned.acceptance
             assert learned.acceptance.positional[0] > 0.2
-            assert learned.acceptance.n_positions > 0
+            assert learned.acceptance.positions > 0
             assert learned.plan.predicted_tokens_per_pass > 1
             assert len(learned.written) >= 2 * 24
 

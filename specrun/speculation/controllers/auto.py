@@ -16,9 +16,7 @@ from specrun.speculation.planning.guide import Guide, PassRecord
 # simulations of tests/speculation/controllers.
 _AGING = 0.995  # factor on what was seen of a plan after each pass of another plan, so that the prior counts again
 _LOOKS = 5  # tokens over which the draft is first only compared with the target, where the loss budget cannot pay for
-_KNOWN = (
-    40  # counted nodes from which on draft passes are made by what is expected of them, however low the loss budget
-)
+_KNOWN = 40  # counted nodes from which on drafts are as deep as is expected to pay, however low the loss budget is
 # A path may be so many tokens long, and so many times as long as the longest that was accepted: chances of long copies,
 # of which few were seen, are believed too soon.
 _LEAST_DEEP, _DEEPER = 8, 2.0

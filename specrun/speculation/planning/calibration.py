@@ -129,10 +129,6 @@ class Calibration:
         """The counts from texts, of children seen and of children accepted, as the constructor takes them."""
         return self._seen, self._accepted
 
-    def fresh(self) -> Calibration:
-        """A calibration with the same counts from texts and none from generating."""
-        return Calibration(self._seen.copy(), self._accepted.copy())
-
 
 def _depth_bucket(depth: int) -> int:
     return int(np.searchsorted(_DEPTH_STARTS, depth, side="right")) - 1

@@ -77,13 +77,13 @@ def test_a_collapse_is_seen_within_50_passes_and_forgotten_after_it() -> None:
     assert calibration.chances(1, CHILDREN)[0] == pytest.approx(before, rel=0.05)
 
 
-def test_a_fresh_calibration_keeps_the_counts_from_texts_and_not_those_from_generating() -> None:
+def test_a_calibration_of_the_same_counts_keeps_the_counts_from_texts_and_not_those_from_generating() -> None:
     calibration = counted(0.7)
     before = calibration.chances(2, CHILDREN)
     for _ in range(30):
         calibration.count(2, CHILDREN, None)
         calibration.fade()
     assert calibration.chances(2, CHILDREN)[0] < 0.9 * before[0]
-    assert calibration.fresh().chances(2, CHILDREN) == pytest.approx(before)
+    assert Calibration(*calibration.counts).chances(2, CHILDREN) == pytest.approx(before)
     with pytest.raises(ValueError, match="shape"):
         Calibration(np.ones(1), np.ones(1))
