@@ -187,15 +187,6 @@ def _tuned(place: Place) -> Ended:
     return place.run(*_LEARN)
 
 
-def _listed(place: Place) -> Ended:
-    """A list of the models on this machine, of which one is there."""
-    path = place.hub / "hub" / "models--org--repo" / "snapshots" / ("0" * 40) / "model.gguf"
-    if not path.exists():
-        path.parent.mkdir(parents=True)
-        path.symlink_to(TARGET)
-    return place.run("models", "list", "--here", "--json")
-
-
 def _glob(pattern: str) -> Callable[[Place], list[Path]]:
     return lambda place: sorted([*place.data.glob(pattern), *place.cache.glob(pattern)])
 
@@ -206,7 +197,6 @@ FAULTS = [
     Fault("damaged: the history", partial(own, _glob("history/history-*.tokens"), _run(*_HISTORY), True)),
     Fault("damaged: a fact about llama.cpp", partial(own, _glob("facts/*.json"), _run(*_LEARN, "--no-learn"), False)),
     Fault("damaged: sizes of exact passes", partial(own, _glob("exact/*.json"), _run(*_EXACT), False)),
-    Fault("damaged: the shape of a model", partial(own, _glob("shapes/*.json"), _listed, False)),
     Fault("damaged: a prompt", prompts),
     Fault("damaged: the last conversation", conversations),
     Fault("damaged: lines typed in chats", typed),
