@@ -14,7 +14,7 @@ def step(texts: Sequence[Generation], prefills: Sequence[Generation], sharing: S
     """Draft a token tree for each text, score all trees in one pass of the target, and commit a path of each.
 
     texts: the texts that go on by this pass, whose prompts are read; often a single text.
-    prefills: texts of whose prompts the pass reads a chunk besides.
+    prefills: texts of whose prompts the pass also reads a chunk.
     sharing: knows whether drafting pays for several texts in a pass.
     """
     if len(texts) == 1 and not prefills:
