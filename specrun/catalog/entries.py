@@ -34,11 +34,6 @@ def does(what: str, architecture: str | None) -> bool:
     return architecture in TABLES[what]
 
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 # The keys that models.toml may have in its tables, and the types of their values.
 _FAMILY_KEYS: dict[str, type] = {
     "about": str, "companions": list, "architecture": str, "licence": str, "context": int, "trees": bool,
