@@ -148,7 +148,7 @@ def _talk(texts: Sequence[str], model: Model, seen: Seen) -> None:
     seen["message", "refused"] += 2 * len(texts) - n_answers
 
 
-def _next(typed: Iterator[str], _offered: str) -> str:
+def _next(typed: Iterator[str]) -> str:
     """What is typed next."""
     for line in typed:
         return line

@@ -116,11 +116,11 @@ def conversations(place: Place, _extent: Extent) -> Injections:
     program = """
 import sys, threading
 from pathlib import Path
-from specrun.chat.conversation_file import read, save_messages
+from specrun.chat.conversation_file import LastConversation, read, save
 path = Path(sys.argv[1])
 def save(text):
     for _ in range(50):
-        save_messages(path, [{"role": "user", "content": text * 10000}], None)
+        save(path, LastConversation(None, [{"role": "user", "content": text * 10000}]))
         assert len(read(path).messages) == 1
 threads = [threading.Thread(target=save, args=(text,)) for text in "abcd"]
 failures = []

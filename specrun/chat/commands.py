@@ -25,14 +25,14 @@ COMMANDS = {
     "/model": ("[NAME]", "go on with another model; /model alone lists the models on this machine"),
     "/regen": ("", "answer the last message again, with another seed"),
     "/undo": ("", "forget the last message and its answer"),
-    "/clear": ("", "forget the conversation, but keep the system message"),
+    "/clear": ("", "forget the conversation, here and in /load, but keep the system message"),
     "/set": ("[NAME [VALUE]]", "change a setting, or show it; /set alone lists all settings"),
     "/stats": ("", "show statistics of the last answer"),
     "/tree": ("", "draw the last token tree, with the tokens that were accepted"),
     "/think": ("[HOW]", "show what the model thought before the last answer, or set show, hide or off"),
     "/save": ("FILE", "save the conversation as JSON"),
     "/load": ("[FILE]", "continue a saved conversation; /load alone lists the conversations of the last chats"),
-    "/exit": ("", "leave (also Ctrl-D)"),
+    "/exit": ("", "leave (also Ctrl-D, or Ctrl-C twice; during an answer Ctrl-C stops it)"),
 }
 
 NO_SYSTEM = "none"  # what removes the system message

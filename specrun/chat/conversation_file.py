@@ -1,10 +1,11 @@
-"""Saved conversations: `{"target": ..., "messages": [{"role": ..., "content": ...}, ...]}` as JSON.
+"""Saved conversations: `{"target": ..., "draft": ..., "messages": [{"role": ..., "content": ...}, ...]}` as JSON.
 
 What the model thought before an answer is `reasoning_content` or `thinking`, as its chat template calls it.
 
 The conversations of the last chats are kept so that `specrun chat --continue` and `/load` can go on with them. Every
 chat has a file of its own, so chats that run at the same time cannot lose each other's conversation. A file is removed
-only when another file has all its messages, or when there are more than `MOST_KEPT`.
+only when another file has all its messages, when the user takes all of them back, or when there are more than
+`MOST_KEPT`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from typing import Any
 
 from specrun.errors import SpecrunError, UsageError, disk_errors
 from specrun.llama.chat_template import Message
-from specrun.locations import data_dir, json_text, parse_json, private_folder, read_bytes, set_aside, whole_file
+from specrun.locations import (
+    data_dir,
+    json_text,
+    names_file,
+    parse_json,
+    private_folder,
+    read_bytes,
+    set_aside,
+    whole_file,
+)
 
 MOST_KEPT = 30
 _PREFIX, _SUFFIX = "conversation-", ".json"
@@ -31,10 +41,13 @@ class DamagedConversationError(SpecrunError):
 
 @dataclass(frozen=True)
 class LastConversation:
-    """target: the name of the model, None for the embedded pair. messages: the conversation. path: its file."""
+    """target: the name of the model, None for the embedded pair. messages: the conversation. draft: what `--draft`
+    named, if anything. path: its file.
+    """
 
     target: str | None
     messages: list[Message]
+    draft: str | None = None
     path: Path | None = None
 
     @property
@@ -44,13 +57,21 @@ class LastConversation:
         return asked[-1].splitlines()[0] if asked and asked[-1] else ""
 
 
-def save_messages(path: Path, messages: list[Message], target: str | None) -> None:
+def save(path: Path, conversation: LastConversation) -> None:
     """Write the conversation to `path` atomically. Raises SpecrunError if it cannot be written."""
-    text = json_text({"target": target, "messages": messages}, indent=1) + "\n"
+    pair = {"target": _anywhere(conversation.target)}
+    if conversation.draft:
+        pair["draft"] = _anywhere(conversation.draft)
+    text = json_text({**pair, "messages": conversation.messages}, indent=1) + "\n"
     with disk_errors("written", path):
         path.parent.stat()  # fails if the folder is missing: `/save` creates no folders
         with whole_file(path, private=True) as file:
             file.write(text.encode())
+
+
+def _anywhere(name: str | None) -> str | None:
+    """The name of a model, as it is found from any folder."""
+    return str(Path(name).absolute()) if name and names_file(name) else name
 
 
 def read(path: Path) -> LastConversation:
@@ -59,10 +80,10 @@ def read(path: Path) -> LastConversation:
     try:
         saved = parse_json(data)
         messages = [_message(one) for one in saved["messages"]]
-        target = saved.get("target")
+        target, draft = (name if isinstance(name := saved.get(key), str) else None for key in ("target", "draft"))
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedConversationError(f"{path} is not a saved conversation; name another file") from error
-    return LastConversation(target if isinstance(target, str) else None, messages, path)
+    return LastConversation(target, messages, draft, path)
 
 
 def _message(saved: Any) -> Message:
@@ -105,30 +126,48 @@ def last() -> LastConversation:
 
 
 class Keeper:
-    """Keeps the conversation of one chat. continued: the file of the conversation that it goes on with, if any."""
+    """Keeps the conversation of one chat. continued: the conversation that it goes on with, if any."""
 
-    def __init__(self, continued: Path | None = None) -> None:
-        self._continued = continued
+    def __init__(self, continued: LastConversation | None = None) -> None:
+        self.go_on_with(continued)
+
+    def go_on_with(self, continued: LastConversation | None) -> None:
+        """What is kept from now on is another conversation, in a file of its own. The one before stays."""
+        self._before = continued and continued.path
+        self._before_messages = list(continued.messages) if continued else []
         self._path: Path | None = None
 
-    def keep(self, conversation: LastConversation) -> None:
-        """Keep the conversation as it is now. Only the owner may read it. Raises SpecrunError."""
+    def keep(self, conversation: LastConversation, takes_back: bool = False) -> None:
+        """Keep the conversation as it is now; one that nobody has said anything in is not kept. Only the owner may read
+        it. Raises SpecrunError.
+
+        takes_back: whether the user took a part of it back, which then is in no file of this conversation.
+        """
         with disk_errors("written", folder()):
             private_folder(folder())
         path = self._path or folder() / f"{_PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}{_SUFFIX}"
-        is_first, self._path = self._path is None, path
-        save_messages(path, conversation.messages, conversation.target)
-        if is_first:
-            if self._continued and _begins_with(conversation.messages, self._continued):
-                self._continued.unlink(missing_ok=True)
-            for superfluous in kept()[MOST_KEPT:]:
-                superfluous.unlink(missing_ok=True)
+        if any(message["role"] == "user" for message in conversation.messages):
+            save(path, conversation)
+            self._path = path
+        else:
+            _remove(path)
+        if self._before and self._has_no_more(conversation.messages, takes_back):
+            _remove(self._before)
+            self._before = None
+        for superfluous in kept()[MOST_KEPT:]:
+            _remove(superfluous)
+
+    def _has_no_more(self, messages: list[Message], takes_back: bool) -> bool:
+        """Whether the file that this chat goes on with has nothing that is still wanted. Another chat may have gone on
+        with it as well.
+        """
+        try:
+            before = read(self._before).messages if self._before else []
+        except SpecrunError:
+            return False
+        return messages[: len(before)] == before or (takes_back and before == self._before_messages)
 
 
-def _begins_with(messages: list[Message], path: Path) -> bool:
-    """Whether all messages in the file are the first of `messages`. Another chat may have gone on with it."""
-    try:
-        before = read(path).messages
-    except SpecrunError:
-        return False
-    return messages[: len(before)] == before
+def _remove(path: Path) -> None:
+    with disk_errors("removed", path):
+        path.unlink(missing_ok=True)

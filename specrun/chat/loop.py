@@ -17,7 +17,7 @@ from rich.text import Text
 from specrun import interrupts
 from specrun.catalog.here import LocalModel, local_models
 from specrun.chat import commands, conversation_file
-from specrun.chat.conversation_file import LastConversation
+from specrun.chat.conversation_file import Keeper, LastConversation
 from specrun.chat.reader import without_echo
 from specrun.decoding.completion import Completion
 from specrun.decoding.request import Request
@@ -40,15 +40,16 @@ _EMBEDDED = "the embedded pair"
 class Surroundings:
     """What a chat talks through. The name of a target is None for the embedded pair.
 
-    read: gives the user's next message; on a terminal its argument stands there, to be changed. Raises EOFError at the
-        end of input, KeyboardInterrupt on Ctrl-C, and Ending where nobody is there to go on.
+    read: gives the user's next message. Raises EOFError at the end of input, KeyboardInterrupt on Ctrl-C, and Ending
+        where nobody is there to go on.
     """
 
-    read: Callable[[str], str]
+    read: Callable[[], str]
     answers: Callable[[str | None], AnswerView]  # makes what shows the answers of the target with a name (on stdout)
     notes: Console  # for everything else (stderr)
     open_model: Callable[[str | None], Model]  # loads the target with a name
-    keep: Callable[[LastConversation], None] = lambda _: None  # keeps the conversation after each answer
+    keeper: Keeper | None = None  # keeps the conversation after each answer
+    draft_of: Callable[[str | None], str | None] = lambda _: None  # the `--draft` that goes with the target of a name
     said: Sequence[str] = ()  # sentences about the model, which /stats shows
 
 
@@ -93,13 +94,12 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
 
     def run(self) -> None:
         """Run until /exit, the end of input, or two Ctrl-C in a row. Raises Ending on SIGTERM and SIGHUP."""
-        interrupted_before, refused = False, ""
+        interrupted_before = False
         while not self._leaving:
             if is_ending():
                 raise Ending
-            offered, refused = refused, ""
             try:
-                message = self._around.read(offered)
+                message = self._around.read()
             except EOFError:
                 return
             except Ending:
@@ -113,22 +113,24 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                 self._note("press Ctrl-C again, or Ctrl-D, to leave")
                 interrupted_before = True
                 continue
-            interrupted_before, last = False, self._last
+            interrupted_before = False
             try:
                 if commands.is_command(message):
                     self._command(message)
                 elif message.strip():
-                    interrupted_before = self._answer(*self._session.prepare(message))
+                    self._answer(*self._session.prepare(message))
             except SpecrunError as error:
                 self._refuse(error)
-                refused = message if self._last is last else ""  # unless a part of its answer was kept
+            except Ending:
+                raise
+            except KeyboardInterrupt:  # the second while an answer ends, or one during a command
+                self._note("stopped")
 
     def _refuse(self, error: SpecrunError) -> None:
         self.exit_code = error.exit_code
         self._notes.print(Text(one_line(without_secrets(str(error))), style="red"))
 
-    def _answer(self, completion: Completion, n_dropped: int) -> bool:
-        """Write an answer. Returns whether Ctrl-C ended it."""
+    def _answer(self, completion: Completion, n_dropped: int) -> None:
         if n_dropped:
             dropped = "turn was" if n_dropped == 1 else f"{n_dropped} turns were"
             self._note(f"the context is full: the oldest {dropped} dropped")
@@ -153,16 +155,24 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
         answer = self._session.messages[-1]["content"]
         for line in [answer_report.one_line(completion), *self._notices.after(completion, answer)]:
             self._note(line)
-        return completion.finish_reason == "interrupted"
 
     def _keep(self, completion: Completion) -> None:
         """Make an answer, whole or not, a part of the conversation, here and on disk."""
         self._session.keep(completion)
         self._last = completion
+        self._keep_on_disk()
+
+    def _keep_on_disk(self, takes_back: bool = False) -> None:
+        """Keep the conversation as it is now. takes_back: see `Keeper.keep`."""
         try:
-            self._around.keep(LastConversation(self._target, self._session.messages))
+            if self._around.keeper:
+                self._around.keeper.keep(self._conversation, takes_back)
         except SpecrunError as error:
-            self._note(f"--continue will not find this: {error}")
+            self._note(f"{'/load still has it' if takes_back else '--continue will not find this'}: {error}")
+
+    @property
+    def _conversation(self) -> LastConversation:
+        return LastConversation(self._target, self._session.messages, self._around.draft_of(self._target))
 
     def _note(self, text: str) -> None:
         self._notes.print(Text(visible(text), style="dim"))
@@ -178,6 +188,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
             case "/system":
                 self._session.system = None if argument == commands.NO_SYSTEM else argument
                 self._note("system message set" if self._session.system else "system message removed")
+                self._keep_on_disk(takes_back=True)
             case "/model":
                 self._change_model(argument)
             case "/regen":
@@ -187,9 +198,11 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                     self._note("there is no message to answer yet")
             case "/undo":
                 self._note("forgotten" if self._session.undo() else "nothing to undo")
+                self._keep_on_disk(takes_back=True)
             case "/clear":
                 self._session.clear()
                 self._note("conversation forgotten")
+                self._keep_on_disk(takes_back=True)
             case "/set" if not argument:
                 self._notes.print(Text(str(self._settings)))
             case "/set":
@@ -213,7 +226,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                 path = _path(argument)
                 if path.is_file():
                     conversation_file.read(path)  # raises for a file that is something else
-                conversation_file.save_messages(path, self._session.messages, self._target)
+                conversation_file.save(path, self._conversation)
                 self._note(f"saved to {argument}")
             case "/load":
                 self._load(argument)
@@ -227,8 +240,12 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
             return
         is_number = argument.isdecimal() and 1 <= int(argument) <= len(kept)
         path = kept[int(argument) - 1] if is_number else _path(argument)
-        self._session.messages = conversation_file.read(path).messages
-        self._note(f"loaded {len(self._session.messages)} messages")
+        loaded = conversation_file.read(path)
+        self._session.messages = loaded.messages
+        self._note(f"loaded {len(loaded.messages)} messages")
+        if self._around.keeper:
+            self._around.keeper.go_on_with(loaded if path in kept else None)
+            self._keep_on_disk()
 
     def _change_model(self, name: str) -> None:
         """Go on with another model. The present model is freed first, as both may not fit; it comes back on failure."""
@@ -243,11 +260,14 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
         try:
             self._open(chosen, request, think)
         except BaseException:
+            self._leaving = True  # if this fails, too, nothing is there to go on with
             self._open(before, request, think)
+            self._leaving = False
             raise
         finally:
             self._session.messages = messages
         self._last = None
+        self._keep_on_disk()
         self._note(f"{self.model.llama_model.name} answers from now on")
 
 

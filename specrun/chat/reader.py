@@ -64,9 +64,9 @@ class TerminalReader:
             output=create_output(always_prefer_tty=True),
         )
 
-    def read(self, offered: str = "") -> str:
-        """The next message. offered: a text that stands there, to be changed."""
-        text = self._session.prompt(">>> ", default=offered)
+    def read(self) -> str:
+        """The next message."""
+        text = self._session.prompt(">>> ")
         if failure := self._history.failure:
             self._note(f"the next chat will not know this message: {failure.strerror}")
             self._history.failure = None
@@ -79,7 +79,7 @@ class PipeReader:
     def __init__(self) -> None:
         self._n_lines = 0
 
-    def read(self, _offered: str = "") -> str:
+    def read(self) -> str:
         try:
             text = self._line()
             while _is_open(text):

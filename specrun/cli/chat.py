@@ -28,7 +28,7 @@ class ChatOptions:
     """How the conversation begins and is shown, as the user gave it."""
 
     system: System = None
-    continue_: bool = flag("Go on with the last conversation, and with its model.")
+    continue_: bool = flag("Go on with the last conversation, and with its model and draft.")
     think: Think = "show"
     plain: bool = flag("Write answers as they come: no Markdown, nothing that moves.")
     prompt_cache: PromptCache = None
@@ -82,24 +82,29 @@ def chat(
     first = first and typed(first, "the message", PromptError)
     last = conversation_file.last() if how.continue_ else None
     on_terminal = sys.stdin.isatty()
-    target = last.target if last and not models.target else target_of(models.target)
+    if last and not models.target:
+        target, models = last.target, replace(models, draft=models.draft or last.draft)
+    else:
+        target = target_of(models.target)
 
     said: list[str] = []  # about the model; on a terminal /stats shows it
     note = said.append if on_terminal else output.note
 
+    def draft_of(name: str | None) -> str | None:
+        # A draft that was named goes with the target that was named; another target has its own.
+        return models.draft if name == target or models.draft == "none" else None
+
     def open_target(name: str | None) -> Model:
         chat_template.prepare()
         said.clear()
-        # A draft that was named goes with the target that was named; another target has its own.
-        draft = models.draft if name == target or models.draft == "none" else None
-        asked = replace(models, target=name, draft=draft), speculation, machine, sampling.temp
+        asked = replace(models, target=name, draft=draft_of(name)), speculation, machine, sampling.temp
         return opened(*asked, is_chat=True, note=note, keeps_prompts=how.prompt_cache is not False)
 
     history = conversation_file.folder() / "typed.jsonl"
     reader = TerminalReader(history, output.note) if on_terminal else PipeReader()
-    keep = conversation_file.Keeper(last.path if last else None).keep if on_terminal else lambda _: None
+    keeper = conversation_file.Keeper(last) if on_terminal else None
     read = _first_then(first, reader.read)
-    around = Surroundings(read, lambda name: _view(name, how.plain), output.stderr, open_target, keep, said)
+    around = Surroundings(read, lambda name: _view(name, how.plain), output.stderr, open_target, keeper, draft_of, said)
     with ChatLoop(target, request, around, how.think) as loop:
         loop.begin(last.messages if last else [], how.system)
         kept = ollama.behind(target, loop.model.llama_model.path)
@@ -133,13 +138,13 @@ def _named(models: ModelOptions, source: Any, name: str | None, first: str | Non
     return replace(models, target=name), first
 
 
-def _first_then(first: str | None, read: Callable[[str], str]) -> Callable[[str], str]:
+def _first_then(first: str | None, read: Callable[[], str]) -> Callable[[], str]:
     """Gives what is said first, shown as if it had been typed, and then what `read` gives."""
     pending = [first] if first else []
 
-    def next_message(offered: str) -> str:
+    def next_message() -> str:
         if not pending:
-            return read(offered)
+            return read()
         output.hint(f">>> {pending[0]}")
         return pending.pop()
 

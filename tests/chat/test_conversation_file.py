@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from specrun.chat import conversation_file
-from specrun.chat.conversation_file import MOST_KEPT, Keeper, LastConversation, save_messages
+from specrun.chat.conversation_file import MOST_KEPT, Keeper, LastConversation, save
 from specrun.errors import SpecrunError, UsageError
 from specrun.llama.chat_template import Message
 
@@ -46,7 +46,7 @@ def test_two_chats_at_once_keep_both_conversations() -> None:
 def test_a_conversation_that_goes_on_stays_one_file() -> None:
     Keeper().keep(conversation("a", "b"))
     last = conversation_file.last()
-    again = Keeper(last.path)
+    again = Keeper(last)
     assert contents() == [["a", "b"]]
     again.keep(conversation("a", "b", "c", "d"))
     assert contents() == [["a", "b", "c", "d"]]
@@ -55,17 +55,48 @@ def test_a_conversation_that_goes_on_stays_one_file() -> None:
 def test_a_conversation_that_went_on_elsewhere_is_not_removed() -> None:
     first = Keeper()
     first.keep(conversation("a", "b"))
-    again = Keeper(conversation_file.last().path)  # while the first chat is still open
+    again = Keeper(conversation_file.last())  # while the first chat is still open
     first.keep(conversation("a", "b", "c", "d"))
     again.keep(conversation("a", "b", "x", "y"))
     assert sorted(contents()) == [["a", "b", "c", "d"], ["a", "b", "x", "y"]]
 
 
-@pytest.mark.parametrize("texts", [(), ("b", "a"), ("c", "d", "e", "f")], ids=str)
-def test_what_was_forgotten_in_the_chat_stays_in_its_file(texts: tuple[str, ...]) -> None:
+def test_turns_that_were_dropped_stay_in_the_file_before() -> None:
     Keeper().keep(conversation("a", "b", "c", "d"))
-    Keeper(conversation_file.last().path).keep(conversation(*texts))
-    assert sorted(contents()) == sorted([["a", "b", "c", "d"], list(texts)])
+    Keeper(conversation_file.last()).keep(conversation("c", "d", "e", "f"))
+    assert sorted(contents()) == [["a", "b", "c", "d"], ["c", "d", "e", "f"]]
+
+
+@pytest.mark.parametrize("is_continued", [False, True])
+@pytest.mark.parametrize("left", [(), ("a", "b")], ids=str)
+def test_what_is_taken_back_is_in_no_file(left: tuple[str, ...], is_continued: bool) -> None:
+    keeper = Keeper()
+    keeper.keep(conversation("a", "b", "c", "d"))
+    if is_continued:
+        keeper = Keeper(conversation_file.last())
+    keeper.keep(conversation(*left), takes_back=True)
+    assert contents() == ([list(left)] if left else [])
+    keeper.keep(conversation(*left, "x", "y"))
+    assert contents() == [[*left, "x", "y"]]
+
+
+def test_what_another_chat_wrote_is_not_taken_back() -> None:
+    first = Keeper()
+    first.keep(conversation("a", "b"))
+    again = Keeper(conversation_file.last())
+    first.keep(conversation("a", "b", "c", "d"))
+    again.keep(conversation(), takes_back=True)
+    assert contents() == [["a", "b", "c", "d"]]
+
+
+def test_a_pair_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("target.gguf", "draft.gguf"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    for draft, kept in (("draft.gguf", str(tmp_path / "draft.gguf")), ("none", "none"), (None, None)):
+        save(tmp_path / "chat.json", LastConversation("target.gguf", MESSAGES, draft))
+        saved = conversation_file.read(tmp_path / "chat.json")
+        assert (saved.target, saved.draft) == (str(tmp_path / "target.gguf"), kept)
 
 
 def test_the_oldest_are_removed_when_there_are_many() -> None:
@@ -127,36 +158,36 @@ MESSAGES: list[Message] = [
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     file = tmp_path / "chat.json"
-    save_messages(file, MESSAGES, None)
+    save(file, LastConversation(None, MESSAGES))
     assert conversation_file.read(file).messages == MESSAGES
-    save_messages(file, MESSAGES[:1], None)
+    save(file, LastConversation(None, MESSAGES[:1]))
     assert conversation_file.read(file).messages == MESSAGES[:1]
     assert [path.name for path in tmp_path.iterdir()] == ["chat.json"]
 
 
 def test_a_model_whose_file_is_not_named_in_utf8_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "chat.json"
-    save_messages(file, conversation("é").messages, os.fsdecode(b"m\xff.gguf"))
+    save(file, LastConversation(os.fsdecode(b"m\xff.gguf"), conversation("é").messages))
     assert conversation_file.read(file).target == os.fsdecode(b"m\xff.gguf")
 
 
 def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "chat.json"
-    save_messages(file, MESSAGES, None)
+    save(file, LastConversation(None, MESSAGES))
 
     def full(_file: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(SpecrunError, match="No space left on device"):
-        save_messages(file, MESSAGES[:1], None)
+        save(file, LastConversation(None, MESSAGES[:1]))
     assert conversation_file.read(file).messages == MESSAGES
     assert [path.name for path in tmp_path.iterdir()] == ["chat.json"]
 
 
 def test_every_truncation_is_told(tmp_path: Path) -> None:
     file = tmp_path / "chat.json"
-    save_messages(file, MESSAGES, None)
+    save(file, LastConversation(None, MESSAGES))
     whole = file.read_bytes()
     for n in range(len(whole) - 1):  # the last byte is the end of the line
         file.write_bytes(whole[:n])
@@ -171,7 +202,7 @@ def test_only_the_user_can_read_what_is_saved(tmp_path: Path, umask: int) -> Non
     file.chmod(0o644)
     before = os.umask(umask)
     try:
-        save_messages(file, MESSAGES, None)
+        save(file, LastConversation(None, MESSAGES))
     finally:
         os.umask(before)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -186,14 +217,14 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     for path in (left, written_now, other):
         path.write_text("")
         os.utime(path, (0, 0))
-    save_messages(tmp_path / "chat.json", MESSAGES, None)
+    save(tmp_path / "chat.json", LastConversation(None, MESSAGES))
     assert {path.name for path in tmp_path.iterdir()} == {"chat.json", written_now.name, other.name}
 
 
 @pytest.mark.parametrize("where", ["missing/chat.json", "."])
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, where: str) -> None:
     with pytest.raises(SpecrunError, match="cannot be written"):
-        save_messages(tmp_path / where, MESSAGES, None)
+        save(tmp_path / where, LastConversation(None, MESSAGES))
 
 
 @pytest.mark.parametrize(
@@ -225,7 +256,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 
 
 def test_a_saved_file_is_readable_json(tmp_path: Path) -> None:
-    save_messages(tmp_path / "chat.json", MESSAGES, None)
+    save(tmp_path / "chat.json", LastConversation(None, MESSAGES))
     text = (tmp_path / "chat.json").read_text(encoding="utf-8")
     assert json.loads(text) == {"target": None, "messages": MESSAGES}
     assert "🙂" in text

@@ -14,7 +14,8 @@ from rich.console import Console
 
 import specrun
 from specrun import interrupts
-from specrun.chat.conversation_file import LastConversation
+from specrun.chat import conversation_file
+from specrun.chat.conversation_file import Keeper, LastConversation
 from specrun.chat.loop import ChatLoop, Surroundings
 from specrun.decoding.completion import Completion
 from specrun.decoding.request import Request
@@ -30,6 +31,14 @@ def terminal_that_goes(deltas: Iterable[Delta], completion: Completion, shows_th
         raise OSError(errno.EIO, "Input/output error")
 
 
+class HangUp(Keeper):
+    """The signal comes when the conversation is about to be kept."""
+
+    def keep(self, conversation: LastConversation, takes_back: bool = False) -> None:
+        signal.raise_signal(signal.SIGHUP)
+        super().keep(conversation, takes_back)
+
+
 @pytest.fixture
 def caught(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """SIGHUP is caught as the command does it."""
@@ -43,20 +52,14 @@ def caught(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 @pytest.mark.usefixtures("caught")
 def test_an_answer_is_kept_when_the_signal_comes_after_the_terminal_has_gone(script: Path) -> None:
-    kept = []
-
-    def keep(conversation: LastConversation) -> None:
-        signal.raise_signal(signal.SIGHUP)
-        kept.append(conversation.messages[-1])
-
     around = Surroundings(
         partial(next, iter(["sing"])),
         lambda _: terminal_that_goes,
         Console(),
         lambda _: specrun.load(script, speculate="off", threads=1),
-        keep,
+        HangUp(),
     )
     with ChatLoop(None, Request([], SamplingParameters()), around) as loop, pytest.raises(Ending):
         loop.run()
-    assert [message["role"] for message in kept] == ["assistant"]
-    assert kept[0]["content"]
+    assert conversation_file.last().messages[-1]["role"] == "assistant"
+    assert conversation_file.last().messages[-1]["content"]

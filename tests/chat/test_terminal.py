@@ -122,6 +122,61 @@ def test_a_conversation_goes_on_with_its_model(specrun: Specrun, script: Path, t
     assert [message["content"] for message in kept["messages"]] == ["one of a kind", SCRIPT_TEXT, "two", SCRIPT_TEXT]
 
 
+def test_a_loaded_conversation_is_the_one_to_continue(specrun: Specrun, script: Path, tmp_path: Path) -> None:
+    file = tmp_path / "one.json"
+    chat = specrun.on_terminal("chat", "-m", script, "-md", script)
+    chat.expect_exact(HINT)
+    for typed, said in (
+        ("aaa", "5 tokens"),
+        (f"/save {file}", "saved to"),
+        ("bbb", "5 tokens"),
+        (f"/load {file}", "loaded 2 messages"),
+    ):
+        chat.send(f"{typed}\r")
+        chat.expect_exact(said)
+        chat.expect_exact(HINT)
+    leave(chat)
+    again = specrun.on_terminal("chat", "--continue", "--speculate", "tree")
+    again.expect_exact(f"drafts by {script.stem}")
+    again.expect_exact("continuing a conversation of 2 messages; the last was: aaa")
+    again.expect_exact(HINT)
+    again.send("/load\r")
+    again.expect_exact("bbb")  # another conversation, which stays
+    again.expect_exact(HINT)
+    leave(again)
+    assert len(list((tmp_path / "data" / "chats").glob("conversation-*.json"))) == 2
+    assert len(json.loads(file.read_text())["messages"]) == 2
+
+
+def test_what_was_taken_back_does_not_come_back(specrun: Specrun, script: Path, tmp_path: Path) -> None:
+    def kept() -> list[list[str]]:
+        files = (tmp_path / "data" / "chats").glob("conversation-*.json")
+        return [[one["content"] for one in json.loads(file.read_text())["messages"]] for file in files]
+
+    chat = specrun.on_terminal("chat", "-m", script)
+    chat.expect_exact(HINT)
+    for typed, said, left in (
+        ("one", "5 tokens", [["one", SCRIPT_TEXT]]),
+        ("two", "5 tokens", [["one", SCRIPT_TEXT, "two", SCRIPT_TEXT]]),
+        ("/undo", "forgotten", [["one", SCRIPT_TEXT]]),
+        ("/system be brief", "set", [["be brief", "one", SCRIPT_TEXT]]),
+        ("/clear", "conversation forgotten", []),
+        ("three", "5 tokens", [["be brief", "three", SCRIPT_TEXT]]),
+    ):
+        chat.send(f"{typed}\r")
+        chat.expect_exact(said)
+        chat.expect_exact(HINT)
+        assert kept() == left, typed
+    leave(chat)
+    again = specrun.on_terminal("chat", "--continue")
+    again.expect_exact(HINT)
+    again.send("/undo\r")
+    again.expect_exact("forgotten")
+    again.expect_exact(HINT)
+    leave(again)
+    assert kept() == []
+
+
 def test_two_chats_at_once_keep_both_conversations(specrun: Specrun, script: Path, tmp_path: Path) -> None:
     chats = [specrun.on_terminal("chat", "-m", script) for _ in range(2)]
     for i, one in enumerate(chats):
@@ -197,21 +252,19 @@ def test_commands_are_completed_with_their_help(chat: pexpect.spawn[str]) -> Non
     leave(chat)
 
 
-def test_what_was_refused_stands_there_to_be_changed(specrun: Specrun, script: Path, tmp_path: Path) -> None:
-    """A near miss of a command that is sent as a message all the same, by a blank that is put in front."""
+def test_what_was_refused_does_not_stand_before_the_next_line(specrun: Specrun, script: Path, tmp_path: Path) -> None:
+    """It is one key away: a near miss of a command is sent as a message all the same, by a blank put in front."""
     file = tmp_path / "chat.json"
     chat = specrun.on_terminal("chat", "-m", script)
     chat.expect_exact(HINT)
     chat.send("/sav the whales\r")
     chat.expect_exact("did you mean /save?")
-    chat.expect_exact("/sav the whales")
-    chat.send(f"{CTRL_A} \r")
+    chat.expect_exact(HINT)
+    chat.send(f"{UP}{CTRL_A} \r")
     chat.expect_exact("5 tokens")
     chat.expect_exact(HINT)
-    chat.send("/clear it all\r")
-    chat.expect_exact("nothing can stand after /clear")
-    chat.expect_exact("/clear it all")
-    chat.send(CTRL_C)
+    chat.send("/save\r")
+    chat.expect_exact("no file is given")
     chat.expect_exact(HINT)
     chat.send(f"/save {file}\r")
     chat.expect_exact("saved to")
@@ -243,6 +296,23 @@ def test_ctrl_c_first_gives_up_what_is_typed(chat: pexpect.spawn[str]) -> None:
         chat.expect_exact(HINT)
     chat.send("one\r")
     chat.expect_exact(SCRIPT_TEXT)
+    leave(chat)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_that_stopped_an_answer_does_not_count_at_the_prompt(
+    specrun: Specrun, endless: Path, times: int
+) -> None:
+    chat = specrun.on_terminal("chat", "-m", endless, "-c", "16000", "--speculate", "off")
+    chat.expect_exact(HINT)
+    for message in ("sing", "again"):
+        chat.send(f"{message}\r")
+        chat.expect_exact("la lo la lo")
+        chat.send(CTRL_C * times)
+        chat.expect_exact(HINT)
+    chat.send(CTRL_C)
+    chat.expect_exact("press Ctrl-C again, or Ctrl-D, to leave")
+    chat.expect_exact(HINT)
     leave(chat)
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specrun.chat import conversation_file
-from specrun.chat.conversation_file import Keeper, LastConversation, save_messages
+from specrun.chat.conversation_file import Keeper, LastConversation, save
 from specrun.chat.reader import TypedHistory
 from specrun.decoding.source_files.history import History
 from specrun.llama.chat_template import Message
@@ -76,7 +76,7 @@ def _saved() -> Path:
 
 
 def _save() -> Callable[[int], None]:
-    return lambda n: save_messages(_saved(), _messages(n), None)
+    return lambda n: save(_saved(), LastConversation(None, _messages(n)))
 
 
 def _keep() -> Callable[[int], None]:
