@@ -51,7 +51,7 @@ def about_data(beginning: bytes) -> str:
     if not any(beginning):
         return " but begins with zeros, as an unfinished download does; download it again"
     if text := _text(beginning):
-        return f" but a text that begins with {text!r}; download it again"
+        return f" but a text that begins with {text!r}; check the path, or download it again"
     return f"; {GET_GGUF}"
 
 

@@ -65,6 +65,7 @@ class AnswersFile:
 
     run: str | None = None
     after_ctrl_c = "Ctrl-C keeps the finished texts"
+    ended = "texts are kept; the same command goes on with the others"
 
     def __init__(self, path: Path, note: Callable[[str], None]) -> None:
         if path.exists() and not path.is_file():
@@ -121,9 +122,10 @@ class AnswersFile:
         for number, line in enumerate(data[:end].splitlines(keepends=True), start=1):
             try:
                 value = parse_json(line)
-                asked = PromptLine(value["id"], number=value.get("line") if value["id"] is None else None)
-                made_from, is_unnamed = list(map(str, value[_MADE_FROM])), asked.number is not None
-                self._kept[asked.name] = _Kept(line, made_from, "error" in value, is_unnamed)
+                is_failed, has_id = "error" in value, value["id"] is not None or "line" not in value
+                asked = PromptLine(value["id"], number=value.get("line", 0), has_id=has_id)
+                made_from = [] if is_failed else list(map(str, value[_MADE_FROM]))
+                self._kept[asked.name] = _Kept(line, made_from, is_failed, not has_id)
             except (ValueError, TypeError, KeyError) as error:
                 raise self._is_foreign(number) from error
         return end
@@ -136,9 +138,9 @@ class AnswersFile:
     def has(self, number: int, line: PromptLine) -> bool:
         """Whether the line has its answer. Raises UsageError if that is of something else."""
         name = line.name
-        if (before := self._seen.setdefault(name, number)) != number:
+        if (before := self._seen.setdefault(name, line.number)) != line.number:
             raise UsageError(
-                f"lines {before + 1} and {number + 1} have the same id, {name}; with --output each needs its own"
+                f"lines {before} and {line.number} have the same id, {name}; with --output each needs its own"
             )
         kept = self._kept.get(name)
         if kept is None or kept.is_failed:
@@ -164,10 +166,10 @@ class AnswersFile:
             return
         kept, made_from = self._kept.get(line.name), self._made_from(line)
         if is_failed and kept and not kept.is_failed:
-            self._seen.setdefault(line.name, number)
+            self._seen.setdefault(line.name, line.number)
             self._note(f"{value['error']}; the answer with this id stays")
             return
-        data = json_text(value | {_MADE_FROM: made_from}).encode() + b"\n"
+        data = json_text(value if is_failed else value | {_MADE_FROM: made_from}).encode() + b"\n"
         try:
             if self._file.write(data) != len(data):
                 raise OSError
@@ -179,7 +181,7 @@ class AnswersFile:
             ) from error
         self._size += len(data)
         self._kept.pop(line.name, None)
-        self._kept[line.name] = _Kept(data, made_from, is_failed, line.number is not None, number)
+        self._kept[line.name] = _Kept(data, made_from, is_failed, not line.has_id, number)
 
     def _made_from(self, line: PromptLine) -> list[str]:
         return [digest(line.prompt), self.run or ""]

@@ -26,6 +26,7 @@ from specrun.views import output
 from specrun.views.plain_answer import AnswerWriter
 
 _GATHER_S = 0.3  # from one line to the next, where they all are there
+_NAMED = 5  # lines that failed, as a message names them
 _POLL_S = 0.1  # between looks at whether the user has asked for the end, while no line comes
 
 
@@ -77,10 +78,11 @@ class Lines:
 class Printed:
     """Objects on stdout, in the order of the lines or as they are ready. Use it in a `with` statement.
 
-    after_ctrl_c: what becomes of texts after that, for people.
+    after_ctrl_c: what becomes of texts after that, for people. ended: what it is of so many that are whole.
     """
 
     after_ctrl_c = "Ctrl-C ends the texts as they are"
+    ended = "texts are whole; with --output FILE the same command would go on with the others"
 
     as_ready: bool
     _waiting: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -127,7 +129,7 @@ class _Asking:
     known: int | None
     n_taken: int = 0
     n_left_out: int = 0  # as they have answers
-    n_failed: int = 0
+    failed: list[int] = field(default_factory=list)  # the numbers of their lines
     n_done: int = 0
     n_tokens: int = 0
     exit_code: int = 0
@@ -154,10 +156,10 @@ class _Asking:
 
     def fail(self, number: int, line: PromptLine, error: SpecrunError) -> None:
         """The line gets an object with its error, which decides the exit code."""
-        place = {} if line.number is None else {"line": line.number}
+        place = {} if line.has_id else {"line": line.number}
         self.answers.put(number, line, {"id": line.id, **place, "error": str(error)}, True)
         self.exit_code = error.exit_code
-        self.n_failed += 1
+        self.failed.append(line.number)
 
     def add(self, asked: _Asked, found: Completion | PromptError) -> None:
         number, line, parts = asked
@@ -177,7 +179,7 @@ class _Asking:
         """How far it is, for a line on a terminal."""
         known, left = "", ""
         if self.known is not None:
-            n_all = self.known - self.n_left_out - self.n_failed
+            n_all = self.known - self.n_left_out - len(self.failed)
             known, n_left = f" of {n_all}", n_all - self.n_done
             left = left_text(self._seconds * n_left / self.n_done) if self.n_done else ""
         return f"{self.n_done}{known} texts, {self._rate} tokens/s{left}, {self.answers.after_ctrl_c}"
@@ -185,6 +187,18 @@ class _Asking:
     def summary(self) -> str:
         """What was written, for a line at the end."""
         return f"{self.n_done} texts, {self.n_tokens} tokens in {duration_text(self._seconds)}, {self._rate} tokens/s"
+
+    def ended(self) -> str:
+        """What became of the texts of a run that Ctrl-C ended."""
+        of = "" if self.known is None else f" of {self.known}"
+        return f"{self.n_left_out + self.n_done}{of} {self.answers.ended}"
+
+    def failures(self) -> str:
+        """How many lines failed, and which."""
+        first, n = sorted(self.failed)[:_NAMED], len(self.failed)
+        more = f" and {n - len(first)} more" if n > len(first) else ""
+        which = f"line{'s' if n > 1 else ''} {', '.join(map(str, first))}{more}"
+        return f"{n} of {self.n_taken} lines failed ({which}); their objects say why"
 
     @property
     def _seconds(self) -> float:
@@ -235,6 +249,8 @@ def write_lines(
         for asked, found in write_many(model, asking, interrupted=interrupted, count=asking.count):
             asking.add(asked, found)
     output.hint(asking.summary())
-    if asking.n_failed:
-        output.note(f"{asking.n_failed} of {asking.n_taken} lines failed; their objects say why")
+    if interrupted():
+        output.note(asking.ended())
+    if asking.failed:
+        output.note(asking.failures())
     return INTERRUPTED_EXIT_CODE if interrupted() else asking.exit_code

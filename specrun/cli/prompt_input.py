@@ -7,15 +7,18 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from specrun.errors import PromptError
 from specrun.locations import decode, given_json, names_file, read_bytes
+from specrun.options.expand import option_of
+from specrun.options.sampling_options import SamplingOptions
 
 STDIN = "-"  # the name of stdin as argument or file
+_OPTIONS = {field.name for field in fields(SamplingOptions)} | {"system", "think"}
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,13 @@ class PromptLine:
     id: Any  # the line's number if it has no id, or None if it is wrong besides, as another may have that number
     prompt: str = ""
     error: str | None = None  # why the line has no usable prompt
-    number: int | None = None  # of a line that is wrong and has no id
+    number: int = 0  # of the line
+    has_id: bool = True  # whether it has an id, or is right
 
     @property
     def name(self) -> str:
         """Its id as JSON; without one its number, as no JSON says it."""
-        return json.dumps(self.id, sort_keys=True) if self.number is None else f"line {self.number}"
+        return json.dumps(self.id, sort_keys=True) if self.has_id else f"line {self.number}"
 
 
 def read_text(argument: str | None, files: Sequence[Path]) -> str:
@@ -56,7 +60,7 @@ def read_text(argument: str | None, files: Sequence[Path]) -> str:
 def read_lines(argument: str | None, files: Sequence[Path]) -> Iterator[PromptLine]:
     """The prompts of JSONL files, or of stdin as they arrive. `argument` is put before each prompt, with a newline.
 
-    A line is an object with `prompt` and optionally `id`. A bad line is yielded with its `error`, and reading goes on.
+    A line is an object with `prompt` and optionally `id`, and what else the user wants in it. A bad line is yielded with its `error`, and reading goes on.
     Raises PromptError at once, before the first line, if there is no input or a file cannot be read.
     """
     if argument and not files and names_file(argument):
@@ -75,16 +79,26 @@ def _parse(raw: bytes, number: int, prefix: str) -> PromptLine:
     try:
         line = given_json(_decode(raw, f"line {number}"), f"line {number}", PromptError)
     except PromptError as error:
-        return PromptLine(None, error=str(error), number=number)
+        return PromptLine(None, error=str(error), number=number, has_id=False)
     if not isinstance(line, dict):
         why = f'line {number} is no object; write {{"prompt": "..."}} in each line'
-        return PromptLine(None, error=why, number=number)
-    wrong: dict[str, Any] = {"id": line["id"]} if "id" in line else {"id": None, "number": number}
+        return PromptLine(None, error=why, number=number, has_id=False)
+    wrong: dict[str, Any] = {"id": line.get("id"), "number": number, "has_id": "id" in line}
     if not isinstance(line.get("prompt"), str):
         return PromptLine(**wrong, error=f'line {number} has no "prompt" text')
     if not line["prompt"].strip():
         return PromptLine(**wrong, error=f"line {number} has an empty prompt")
-    return PromptLine(line.get("id", number), prefix + line["prompt"])
+    for name, value in line.items():
+        if value is not None and (option := _option(name)):
+            why = f'line {number} has "{name}", but options are the same for all lines; give {option} to the command'
+            return PromptLine(**wrong, error=why)
+    return PromptLine(line.get("id", number), prefix + line["prompt"], number=number)
+
+
+def _option(name: str) -> str | None:
+    """The option for a text's form that the name of a field means, by whatever name it is known; None for other data."""
+    option = option_of(f"--{name.replace('_', '-')}")
+    return option if option[2:].replace("-", "_") in _OPTIONS else None
 
 
 def is_terminal() -> bool:

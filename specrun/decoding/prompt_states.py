@@ -67,10 +67,12 @@ class PromptStates:
     """The states on disk that one loaded pair can use.
 
     subject, draft: fingerprints of what the parts of the target and of the draft depend on; see `of_target` and
-    `of_draft`. least: tokens that are on disk nowhere yet, from which a text is kept at the end.
+    `of_draft`. least: tokens that are on disk nowhere yet, from which a text is kept at the end. n_kept_bytes: of the file
+    that was written last, 0 before.
     """
 
     least = 1
+    n_kept_bytes = 0
 
     def __init__(self, subject: str, draft: str | None) -> None:
         self._subject, self._draft = subject, draft
@@ -93,7 +95,7 @@ class PromptStates:
         best = max(heads, key=lambda head: head.held.reusable(prompt), default=None)
         n = best.held.reusable(prompt) if best else 0
         if best is None or n - n_held < FEWEST:
-            why = "none has this beginning" if heads else "none is kept of this model, build and settings"
+            why = "none has this beginning" if heads else "none was kept of this model, build and settings"
             if self._n_damaged:
                 why, self._n_damaged = f"{why}; damaged and deleted: {self._n_damaged}", 0
             return Lookup(0, why, self._parting(heads, prompt, n_held))
@@ -234,7 +236,8 @@ class PromptStates:
             with stack:
                 each, is_stopped = self._seconds_per_token, self._is_stopped.is_set
                 prompt_file.write(file, saved, self._subject, self._draft, each, is_stopped)
-            prompt_folder.learn_rate("write", file_bytes(path), time.perf_counter() - started)
+            self.n_kept_bytes = file_bytes(path)
+            prompt_folder.learn_rate("write", self.n_kept_bytes, time.perf_counter() - started)
             for head in self._found(saved.has_head_states):
                 if head.path != path and _is_beginning(head.held, saved.held):
                     prompt_folder.delete(head.path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from specrun.constraints import read_grammar
+from specrun.constraints import read_grammar, source_of
 from specrun.constraints.rules import Trigger
 from specrun.errors import UsageError
 from specrun.llama.grammar import check_grammar
@@ -38,5 +38,5 @@ def make_request(options: SamplingOptions) -> Request:
     try:
         gbnf = check_grammar(gbnf)
     except UsageError as error:
-        raise UsageError(f"{options.grammar or options.json_schema}: {error}") from error
+        raise UsageError(f"{source_of(options.grammar, options.json_schema)}: {error}") from error
     return Request([], sampling, settled_max_tokens(options.max_tokens, "--max-tokens"), stops, gbnf)

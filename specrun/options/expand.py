@@ -21,7 +21,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "--target": ("--model", "-hf", "--hf-repo"),
     "--draft": ("--model-draft", "--draft-model", "-hfd", "--hf-repo-draft"),
     "--temp": ("--temperature",),
-    "--max-tokens": ("--predict", "--n-predict"),
+    "--max-tokens": ("--predict", "--n-predict", "--num-predict", "--max-new-tokens"),
     "--ctx-size": ("--ctx", "--num-ctx"),
     "--gpu-layers": ("--n-gpu-layers",),
     "--gpu-layers-draft": ("--n-gpu-layers-draft",),

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from specrun.errors import UsageError
@@ -116,8 +115,10 @@ class SamplingOptions(TokenOptions):
         "-r",
         callback=_stops,
     )
-    grammar: Path | None = _option(None, "FILE", "Write only what this GBNF grammar allows.")
-    json_schema: Path | None = _option(None, "FILE", "Write only JSON that matches this schema.")
+    grammar: str | None = _option(None, "FILE", "Write only what this GBNF grammar allows, in a file or given itself.")
+    json_schema: str | None = _option(
+        None, "FILE", "Write only JSON that matches this schema, in a file or given itself."
+    )
 
 
 @dataclass(frozen=True)

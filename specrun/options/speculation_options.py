@@ -151,7 +151,7 @@ class SpeculationOptions:
             raise UsageError(f"--method {name} needs a --datastore; `specrun datastore` makes one")
         return method.plan(self.budget, self.depth, self.width)
 
-    def check_constrained(self, grammar: Path | None, json_schema: Path | None) -> None:
+    def check_constrained(self, grammar: str | None, json_schema: str | None) -> None:
         """Raises UsageError for a grammar together with a method whose drafts cannot follow one."""
         from specrun.speculation import registry
 

@@ -73,7 +73,9 @@ def as_text(completion: Completion, model: Model) -> str:
         f"memory      {size_text(held_bytes())} in RAM" + (f", {size_text(vram)} in VRAM" if vram else ""),
     ]
     if s.from_disk and s.from_disk.words:
-        lines.insert(2, f"kept        {'' if s.from_disk.n_tokens else 'none: '}{s.from_disk.words}")
+        now = model.prompt_states.n_kept_bytes if model.prompt_states else 0
+        words = s.from_disk.words if s.from_disk.n_tokens else f"read anew: {s.from_disk.words}"
+        lines.insert(2, f"kept        {words}{f'; now kept, {size_text(now)}' if now else ''}")
     if model.n_threads:
         lines.append(f"threads     {model.n_threads}, as other programs hold cores")
     if placement and vram:

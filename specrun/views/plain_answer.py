@@ -158,6 +158,8 @@ class AnswerWriter:
         return [*lines, as_text(completion, self._model)] if self._stats else lines
 
     def _end(self, completion: Completion, answer: str) -> int:
+        if self._stats and self._model.prompt_states:  # which say what this text's prompt leaves on disk
+            self._model.prompt_states.close(self._model.engine)
         for line in self._remarks(completion, answer):
             output.note(line)
         return INTERRUPTED_EXIT_CODE if completion.finish_reason == "interrupted" else 0

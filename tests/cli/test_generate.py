@@ -184,8 +184,25 @@ def test_jsonl_keeps_ids_and_goes_on_after_bad_lines(here: SpecrunHere, script: 
     assert [answer["line"] for answer in answers if answer["id"] is None and "line" in answer] == [3, 8, 10, 14]
     assert "line 3 is not JSON" in bad["3"]
     assert 'no "prompt"' in bad["[1, 2]"]
-    assert result.stderr.endswith("9 of 13 lines failed; their objects say why\n")
+    assert result.stderr.endswith("9 of 13 lines failed (lines 3, 5, 6, 7, 8 and 4 more); their objects say why\n")
     assert "--ctx-size" in bad['"long"']
+
+
+def test_an_option_in_a_line_is_not_left_out_in_silence(here: SpecrunHere, script: Path) -> None:
+    """Other data of the user's is."""
+    fields = [{"max_tokens": 3}, {"temp": "x"}, {"num_predict": 3}, {"system": "be brief"}]
+    data = [{"target": "a", "kind": "prose", "seed": None, "text": ""}]
+    lines = "\n".join(json.dumps({"prompt": "a", **more}) for more in [*fields, *data])
+    result = here("generate", "--jsonl", "-m", script, stdin=lines)
+    *refused, answer = [json.loads(line) for line in result.stdout.splitlines()]
+    assert answer["text"] == SCRIPT_TEXT
+    for i, (field, option) in enumerate(zip(fields, ("--max-tokens", "--temp", "--max-tokens", "--system"), strict=True)):
+        assert f'line {i + 1} has "{next(iter(field))}"' in refused[i]["error"]
+        assert f"give {option} to the command" in refused[i]["error"]
+    assert (result.code, result.stderr) == (
+        PROMPT_ERROR,
+        "4 of 5 lines failed (lines 1, 2, 3, 4); their objects say why\n",
+    )
 
 
 def test_a_line_that_the_chat_template_refuses_is_an_error_of_its_own(
@@ -398,12 +415,13 @@ def readline(stream: Any) -> bytes:
 @pytest.mark.slow
 def test_a_prompt_is_read_once(here: SpecrunHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_states, "FEWEST", 16)
-    prompt = "def read_config(path):\n    with open(path) as file:\n" * 4
+    prompt, said = "def read_config(path):\n    with open(path) as file:\n" * 4, list[str]()
 
     def run(*arguments: str, **environment: str) -> dict[str, Any]:
         command = ("generate", prompt, "-m", "embedded", "--json", "-n", "4", "--no-learn", "--draft", "none")
         result = here(*command, *arguments, **environment)
         assert result.code == 0, result
+        said.append(result.stderr)
         return dict(json.loads(result.stdout))
 
     def counts(answer: dict[str, Any]) -> tuple[int, int]:
@@ -412,9 +430,11 @@ def test_a_prompt_is_read_once(here: SpecrunHere, tmp_path: Path, monkeypatch: p
 
     run("--raw")  # from a pipe
     assert not (tmp_path / "cache" / "prompts").exists()
-    first = run()
+    first = run("--stats")
     n = first["prompt_tokens"] - 1
     assert counts(first) == (0, n)
+    anew = r"kept +read anew: none was kept of this model, build and settings; now kept, \d+ .B\n"
+    assert re.search(anew, said[-1])
     assert counts(run()) == (n, 0)
     assert counts(run("--no-prompt-cache")) == (0, n)
     assert counts(run(SPECRUN_PROMPT_CACHE="0")) == (0, n)

@@ -84,6 +84,14 @@ def test_a_model_that_wants_to_write_something_else(here: SpecrunHere, script: P
     assert result.stdout.endswith("!\n")
 
 
+def test_a_value_can_be_the_text_itself(here: SpecrunHere) -> None:
+    schema = '{"type": "string", "pattern": "^a//b$"}'  # whose slashes no path would keep
+    assert here("generate", "x", "--json-schema", schema).stdout == '"a//b"\n'
+    assert here("generate", "x", "--grammar", 'root ::= "yes"').stdout == "yes\n"
+    here("generate", "x", "--json-schema", "{").assert_fails(USAGE_ERROR, "--json-schema: the schema is not JSON")
+    here("generate", "x", "--grammar", "root ::= [z-a]").assert_fails(USAGE_ERROR, "--grammar: ", "range z-a")
+
+
 @pytest.mark.parametrize("option", ["--grammar", "--json-schema"])
 def test_files_that_cannot_be_read(here: SpecrunHere, tmp_path: Path, option: str) -> None:
     here("generate", "x", option, tmp_path / "none").assert_fails(USAGE_ERROR, "none cannot be read", "check the path")

@@ -108,6 +108,7 @@ def test_a_line_that_failed_is_tried_again_and_the_others_are_not(here: SpecrunH
     assert result.code == PROMPT_ERROR
     assert [identity for identity, *_ in texts(out.read_text())] == ["p9", "p0", "p1"]
     before = out.read_text().splitlines()
+    assert ["made_from" in line for line in before] == [False, True, True]
     file.write_text('{"id": "p9", "prompt": "x"}\n' + good)
     assert here("generate", *few).code == 0
     after = out.read_text().splitlines()
@@ -205,6 +206,7 @@ def test_ctrl_c_writes_what_is_finished(specrun: Specrun, tmp_path: Path, expect
     rest, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
     assert b"Traceback" not in stderr
+    assert b" of %d texts are whole; with --output FILE" % N in stderr
     found = texts((first + rest).decode())
     assert found[0] == expected[0]
     whole = {identity: tokens for identity, tokens, _ in expected}
@@ -235,6 +237,7 @@ def test_progress_is_shown_on_a_terminal_where_the_answers_go_to_a_file(specrun:
     terminal.expect("of 8 texts", timeout=TIMEOUT_S)
     terminal.expect("tokens/s", timeout=TIMEOUT_S)
     terminal.sendintr()
+    terminal.expect("of 8 texts are kept; the same command goes on", timeout=TIMEOUT_S)
     terminal.expect(pexpect.EOF)
 
 

@@ -65,7 +65,7 @@ def test_a_byte_order_mark_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b"\xef\xbb\xbftext")
     assert read_text(None, []) == "text"
     pipe(monkeypatch, b'\xef\xbb\xbf{"prompt": "a"}\n')
-    assert list(read_lines(None, [])) == [PromptLine(1, "a")]
+    assert list(read_lines(None, [])) == [PromptLine(1, "a", number=1)]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b" \t\n \n"])
@@ -83,7 +83,11 @@ def test_bytes_that_are_not_utf8_are_located(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_json_lines_are_numbered_where_they_have_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b'{"prompt": "a"}\n\n{"prompt": "b", "id": "x"}\r\n{"prompt": "c"}')
-    assert list(read_lines(None, [])) == [PromptLine(1, "a"), PromptLine("x", "b"), PromptLine(4, "c")]
+    assert list(read_lines(None, [])) == [
+        PromptLine(1, "a", number=1),
+        PromptLine("x", "b", number=2),
+        PromptLine(4, "c", number=4),
+    ]
 
 
 def test_the_argument_goes_before_each_json_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +138,7 @@ def test_a_bad_json_line_is_an_error_of_its_own(
     bad, good = read_lines(None, [])
     assert (bad.id, bad.number) == (identity, 1 if identity is None else None)
     assert re.search(part, bad.error or "")
-    assert good == PromptLine(2, "good")
+    assert good == PromptLine(2, "good", number=2)
 
 
 def test_a_missing_file_is_told_before_any_line_is_asked_for(tmp_path: Path) -> None:

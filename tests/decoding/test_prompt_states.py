@@ -320,7 +320,7 @@ def test_a_foreign_file_is_not_used(e: Engine, folder: Path) -> None:
     (prompt,) = code_prompts(e, 1, 60)
     keep(e, prompt, states("another build"))
     shutil.copytree(folder / "another build", folder / "subject")
-    assert "none is kept" in states().take_up(e, prompt).words
+    assert "none was kept" in states().take_up(e, prompt).words
     assert states("another build").take_up(e, prompt).n_tokens == 59
 
 
