@@ -134,7 +134,7 @@ class Keeper:
     def go_on_with(self, continued: LastConversation | None) -> None:
         """What is kept from now on is another conversation, in a file of its own. The one before stays."""
         self._before = continued and continued.path
-        self._before_messages = list(continued.messages) if continued else []
+        self._said_before = _said(continued.messages) if continued else []
         self._path: Path | None = None
 
     def keep(self, conversation: LastConversation, takes_back: bool = False) -> None:
@@ -162,10 +162,17 @@ class Keeper:
         with it as well.
         """
         try:
-            before = read(self._before).messages if self._before else []
+            before = _said(read(self._before).messages) if self._before else []
         except SpecrunError:
             return False
-        return messages[: len(before)] == before or (takes_back and before == self._before_messages)
+        now = _said(messages)
+        is_taken_back = takes_back and before == self._said_before and before[: len(now)] == now
+        return is_taken_back or now[: len(before)] == before
+
+
+def _said(messages: list[Message]) -> list[Message]:
+    """What was said in a conversation."""
+    return [message for message in messages if message["role"] != "system"]
 
 
 def _remove(path: Path) -> None:

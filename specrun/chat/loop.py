@@ -188,7 +188,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
             case "/system":
                 self._session.system = None if argument == commands.NO_SYSTEM else argument
                 self._note("system message set" if self._session.system else "system message removed")
-                self._keep_on_disk(takes_back=True)
+                self._keep_on_disk()
             case "/model":
                 self._change_model(argument)
             case "/regen":

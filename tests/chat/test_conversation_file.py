@@ -63,8 +63,13 @@ def test_a_conversation_that_went_on_elsewhere_is_not_removed() -> None:
 
 def test_turns_that_were_dropped_stay_in_the_file_before() -> None:
     Keeper().keep(conversation("a", "b", "c", "d"))
-    Keeper(conversation_file.last()).keep(conversation("c", "d", "e", "f"))
+    keeper = Keeper(conversation_file.last())
+    keeper.keep(conversation("c", "d", "e", "f"))
     assert sorted(contents()) == [["a", "b", "c", "d"], ["c", "d", "e", "f"]]
+    keeper.keep(conversation("c", "d"), takes_back=True)
+    assert sorted(contents()) == [["a", "b", "c", "d"], ["c", "d"]]
+    keeper.keep(conversation(), takes_back=True)
+    assert contents() == []
 
 
 @pytest.mark.parametrize("is_continued", [False, True])
