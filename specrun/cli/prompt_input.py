@@ -60,8 +60,9 @@ def read_text(argument: str | None, files: Sequence[Path]) -> str:
 def read_lines(argument: str | None, files: Sequence[Path]) -> Iterator[PromptLine]:
     """The prompts of JSONL files, or of stdin as they arrive. `argument` is put before each prompt, with a newline.
 
-    A line is an object with `prompt`, optionally `id`, and what else the user wants in it but options. A bad line is yielded
-    with its `error`, and reading goes on. Raises PromptError at once, before the first line, if there is no input or a file cannot be read.
+    A line is an object with `prompt`, optionally `id`, and what else the user wants in it but options. A bad line is
+    yielded with its `error`, and reading goes on. Raises PromptError at once, before the first line, if there is no
+    input or a file cannot be read.
     """
     if argument and not files and names_file(argument):
         raise PromptError(f"{argument} is the name of a file; -f {shlex.quote(argument)} reads the prompts from it")
@@ -96,7 +97,7 @@ def _parse(raw: bytes, number: int, prefix: str) -> PromptLine:
 
 
 def _option(name: str) -> str | None:
-    """The option for a text's form that the name of a field means, by whatever name it is known; None for other data."""
+    """The option for texts that a field's name means, by whatever name it is known; None for other data."""
     option = option_of(f"--{name.replace('_', '-')}")
     return option if option[2:].replace("-", "_") in _OPTIONS else None
 

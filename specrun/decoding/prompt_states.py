@@ -67,8 +67,8 @@ class PromptStates:
     """The states on disk that one loaded pair can use.
 
     subject, draft: fingerprints of what the parts of the target and of the draft depend on; see `of_target` and
-    `of_draft`. least: tokens that are on disk nowhere yet, from which a text is kept at the end. n_kept_bytes: of the file
-    that was written last, 0 before.
+    `of_draft`. least: tokens that are on disk nowhere yet, from which a text is kept at the end. n_kept_bytes: those of
+    the file that was written last, 0 before.
     """
 
     least = 1

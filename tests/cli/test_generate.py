@@ -197,8 +197,8 @@ def test_an_option_in_a_line_is_not_left_out_in_silence(here: SpecrunHere, scrip
     result = here("generate", "--jsonl", "-m", script, stdin=lines)
     *refused, answer = [json.loads(line) for line in result.stdout.splitlines()]
     assert answer["text"] == SCRIPT_TEXT
-    for i, (field, option) in enumerate(zip(fields, ("--max-tokens", "--temp", "--max-tokens", "--system"), strict=True)):
-        assert f'line {i + 1} has "{next(iter(field))}"' in refused[i]["error"]
+    for i, option in enumerate(("--max-tokens", "--temp", "--max-tokens", "--system")):
+        assert f'line {i + 1} has "{next(iter(fields[i]))}"' in refused[i]["error"]
         assert f"give {option} to the command" in refused[i]["error"]
     assert (result.code, result.stderr) == (
         PROMPT_ERROR,
