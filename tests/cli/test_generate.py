@@ -200,10 +200,8 @@ def test_an_option_in_a_line_is_not_left_out_in_silence(here: SpecrunHere, scrip
     for i, option in enumerate(("--max-tokens", "--temp", "--max-tokens", "--system")):
         assert f'line {i + 1} has "{next(iter(fields[i]))}"' in refused[i]["error"]
         assert f"give {option} to the command" in refused[i]["error"]
-    assert (result.code, result.stderr) == (
-        PROMPT_ERROR,
-        "4 of 5 lines failed (lines 1, 2, 3, 4); their objects say why\n",
-    )
+    assert result.code == PROMPT_ERROR
+    assert result.stderr.endswith("4 of 5 lines failed (lines 1, 2, 3, 4); their objects say why\n")
 
 
 def test_a_line_that_the_chat_template_refuses_is_an_error_of_its_own(

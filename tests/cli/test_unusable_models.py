@@ -66,7 +66,10 @@ def test_a_file_that_is_no_gguf(here: SpecrunHere, tmp_path: Path, content: byte
         ("web page", ("but a web page", "/resolve/")),
         ("no web page", ("but a text that begins with",)),
         ("older web page", ("but a web page",)),
-        ("Invalid username", ("but a text that begins with 'Invalid username or password.'", "check the path, or download it again")),
+        (
+            "Invalid username",
+            ("but a text that begins with 'Invalid username or password.'", "check the path, or download it again"),
+        ),
         ("AccessDenied", ("but a text", "<Error>")),
         ("zeros", ("begins with zeros", "download it again")),
         ("older format", ("of an older format", "-GGUF")),
