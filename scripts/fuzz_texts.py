@@ -120,7 +120,10 @@ def _write(texts: Sequence[str], model: Model, writer: AnswerWriter, rng: random
     written.seek(0)
     for number, own, line in zip(range(1, len(ids) + 1), ids, written.read().split("\n"), strict=False):
         answer = json.loads(line, parse_constant=_refuse)
-        assert answer["id"] == (number if own in _NO_JSON else json.loads(own)), (own, line)
+        if own in _NO_JSON:
+            assert (answer["id"], answer["line"]) == (None, number), (own, line)
+        else:
+            assert answer["id"] == json.loads(own), (own, line)
         seen["line", "refused" if "error" in answer else "answered"] += 1
 
 

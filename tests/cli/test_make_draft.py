@@ -138,12 +138,14 @@ def test_made_used_and_forgotten(here: SpecrunHere, target: Path) -> None:
     here(*MAKE, target, "--forget").assert_fails(USAGE, "no draft was made", "make-draft")
 
 
+@pytest.mark.long
 def test_again_replaces_the_one_before(here: SpecrunHere, target: Path) -> None:
     here(*MAKE, target, *ONE)
     here(*MAKE, target, "--types", "q5_0", "--keep-layers", "1")
     assert [path.name for path in drafts()] == ["draft-q5_0-4of4.gguf", "draft.json"]
 
 
+@pytest.mark.long
 def test_output(here: SpecrunHere, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert here(*MAKE, target, *ONE, "--output", "mine.gguf").code == 0
@@ -166,6 +168,7 @@ def test_a_draft_that_is_gone_is_named(here: SpecrunHere, target: Path) -> None:
     assert "is gone" in result.stderr
 
 
+@pytest.mark.long
 def test_a_target_of_few_bits_loses_layers_only(here: SpecrunHere, demo_target: Path, tmp_path: Path) -> None:
     small = tmp_path / "small.gguf"
     here(*MAKE, demo_target, "--types", "q2_k", "--keep-layers", "1", "--output", small)
@@ -207,7 +210,7 @@ def test_a_folder_that_cannot_be_written(here: SpecrunHere, target: Path, tmp_pa
     )
 
 
-@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("signals", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_ctrl_c_leaves_nothing_and_keeps_what_was(specrun: Specrun, target: Path, signals: int) -> None:
     assert specrun(*MAKE, target, *ONE).code == 0
     before = drafts()
@@ -282,6 +285,7 @@ def test_a_draft_of_a_target_by_name_is_deleted_with_its_target(here: SpecrunHer
     assert drafts() == []
 
 
+@pytest.mark.long
 def test_progress_on_a_terminal(specrun: Specrun, tmp_path: Path) -> None:
     # It is drawn some twelve times a second: this target is large enough that each stage is seen on a fast machine too.
     target = random_llama(tmp_path / "target.gguf", n_embd=512, n_layer=8)

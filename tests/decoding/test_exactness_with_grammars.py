@@ -62,7 +62,6 @@ SCHEMA: dict[str, Any] = {
 SAMPLINGS = [
     SamplingParameters(temperature=0),
     SamplingParameters(temperature=0.8),
-    SamplingParameters(temperature=1.5),
     SamplingParameters(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0),
     SamplingParameters(repeat_penalty=1.3, repeat_last_n=16),
 ]

@@ -78,6 +78,7 @@ def q4_k_m(made: Path) -> Path:
     return target
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("tiled", ["never", "always"])
 def test_passes_of_every_size_give_the_same_bits(tiled: TiledKernels, q4_k_m: Path) -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specrun.llama import LlamaModel
-from specrun.loading.loading import load_pair
+from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions
 from specrun.speculation.method import OFF
 from specrun.views import output
@@ -63,7 +63,7 @@ def test_loading_says_what_and_from_where_and_how_far_it_is(demo_target: Path) -
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
     shown: list[str] = []
-    load_pair(RunOptions(demo_target, None, (OFF.plan(),)), shown.append).resources.close()
+    Model(RunOptions(demo_target, None, (OFF.plan(),)), show=shown.append).close()
     assert shown[0] == f"loading target.gguf from {demo_target.parent}"
 
 
