@@ -16,6 +16,9 @@ from specrun.loading.placing import LoadPlan, plan_load
 # Weight types whose CPU kernels give a token the same bits in passes of every size, as long as they are not re-ordered
 # (docs/exactness.md).
 _EXACT_TYPES = {"F32", "Q8_0"}
+# Texts that may share a context without flash attention. 16 texts of 60 to 600 tokens took 185 s without, 127 s with it
+# (docs/benchmarks/batch.md); the server has 4, of which most often one is being written.
+_MOST_WITHOUT_FLASH = 4
 
 
 def keeps_bits(target: GgufFile) -> bool:
@@ -64,7 +67,11 @@ def with_defaults(plan: LoadPlan) -> LoadPlan:
     else:
         repack = True if placement.can_repack else None
         defaults = LlamaSettings(type_v=None if decided.type_k else "f16", repack=repack)
-        if on_cpu and placement.regime == "in RAM" and (faster := attention_of(file, decided)).flash_attn:
+        if (
+            on_cpu
+            and placement.regime == "in RAM"
+            and (faster := attention_of(file, decided, options.parallel)).flash_attn
+        ):
             without = plan_load(replace(options, settings=decided.over(faster)), plan.here)
             # Its buffers are larger.
             if (without.placement.regime, without.placement.can_repack) == ("in RAM", placement.can_repack):
@@ -115,9 +122,13 @@ def _has_room(placement: Placement, times: int) -> bool:
     return times * (parts.get("target", 0) + parts.get("experts", 0)) <= room_for_weights(placement)
 
 
-def attention_of(file: GgufFile, decided: LlamaSettings) -> LlamaSettings:
-    """Settings that turn flash attention off where that is faster on this CPU and the user left it open."""
+def attention_of(file: GgufFile, decided: LlamaSettings, n_texts: int) -> LlamaSettings:
+    """Settings that turn flash attention off where that is faster on this CPU and the user left it open.
+
+    n_texts: that may share the context. Without flash attention each token pays for the cells of all of them.
+    """
     is_open = decided.flash_attn is None and decided.type_k is None and decided.type_v is None
+    is_open &= n_texts <= _MOST_WITHOUT_FLASH
     if is_open and kernel_trials.is_faster_without_flash(file, decided.threads):
         return kernel_trials.WITHOUT_FLASH
     return LlamaSettings()

@@ -111,7 +111,7 @@ def make_drafts(
     target = targets[0]
     n_vocab = min(target.n_vocab, model.n_vocab)
     if not settings.gpu_layers and not (head and head.reads_cache):
-        settings = settings.over(attention_of(model.file, settings))
+        settings = settings.over(attention_of(model.file, settings, len(targets)))
     if head:
         config = head_config(configured(model, settings, None), plans)
         deepest = max(plan.depth for plan in plans)

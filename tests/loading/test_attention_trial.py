@@ -75,6 +75,14 @@ def test_an_untuned_target_in_ram_follows_the_trial(q4_0: Path, without: bool) -
     assert defaulted(RunOptions(q4_0, None, (OFF.plan(),))) == (WITHOUT_FLASH.over(usual) if without else usual)
 
 
+@pytest.mark.parametrize(("n_texts", "is_off"), [(4, True), (5, False)])
+def test_many_texts_keep_flash_attention_which_reads_only_a_texts_own_cells(
+    q4_0: Path, n_texts: int, is_off: bool
+) -> None:
+    keep(q4_0, True)
+    assert (defaulted(RunOptions(q4_0, None, (OFF.plan(),), parallel=n_texts)).flash_attn == "off") == is_off
+
+
 def test_no_trial_where_the_user_decided_or_weights_stream(q4_0: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(q4_0, True)
     options = RunOptions(q4_0, None, (OFF.plan(),))
