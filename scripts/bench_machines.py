@@ -1,13 +1,13 @@
 """Run `auto` and `specrun tune` on simulated machines, beside the best of a grid of fixed plans.
 
     python scripts/bench_machines.py [--machines NAME;...] [--agreements 55,70,85] [--temps 0,0.8]
-                                     [--texts code,prose,copies] [--json]
+                                     [--texts code,prose,copies] [--effort quick] [--json]
     python scripts/bench_machines.py --many 1,2,8,32 [--prompts 32] [--lengths 60,600] [-n 64]
 
 Real small models run through specrun's own code (the embedded target, and drafts that are the target with noise), while
 the package's clock goes by the tables of a machine (scripts/machines/tables.py says where each is from). So a run is
 the same every time, and any hardware can be tried. Rates are relative to plain decoding's. `forecast` is what the
-profile expects of `auto` over all of tune's texts, and `tune` how many plain passes that took.
+profile expects of `auto` over all of tune's texts, and `tune` how many plain passes that and the tuned texts took.
 
 --many writes many prompts so many at a time, prompts included in the time; `read` is what their reading takes at least,
 and `bound` the ratio if all else took no time.
@@ -27,6 +27,8 @@ from tempfile import TemporaryDirectory
 from machines import many, measure, pairs
 from machines.tables import MACHINES, Machine
 
+from specrun.tuning.tuner import EFFORTS
+
 HEAD = ("machine", "agree", "T", "text", "best", "first", "second", "tuned", "forecast", "tune", "best plan")
 
 _MANY_HEAD = ("machine", "agree", "at", "seconds", "tokens/s", "ratio", "bound", "passes", "read")
@@ -38,6 +40,7 @@ def main() -> int:
     parser.add_argument("--agreements", default=",".join(map(str, pairs.NOISES)))
     parser.add_argument("--temps", default="0,0.8")
     parser.add_argument("--texts", default=",".join(pairs.TEXTS))
+    parser.add_argument("--effort", default="default", choices=["none", *EFFORTS], help="of tune; none: it is not run")
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     parser.add_argument("--many", default="", help="texts at a time; the first is what the others are compared with")
     parser.add_argument("--prompts", type=int, default=32)
@@ -46,6 +49,7 @@ def main() -> int:
     given = parser.parse_args()
     wanted = [part for part in given.machines.split(";") if part] or [""]
     machines = [machine for machine in MACHINES if any(part in machine.name for part in wanted)]
+    effort = None if given.effort == "none" else given.effort
     cells = [(float(t), text) for t in given.temps.split(",") for text in given.texts.split(",")]
     if given.many:
         _many(machines, given)
@@ -58,7 +62,7 @@ def main() -> int:
             print(f"bench_machines.py: writing with fixed plans, agreement {agreement} %", file=sys.stderr)
             written = {(agreement, *cell): measure.grid(folder, agreement, *cell) for cell in cells}
             for machine in machines:
-                for row in measure.rows(folder, machine, agreement, cells, written):
+                for row in measure.rows(folder, machine, agreement, cells, written, effort):
                     _print(row, given.json)
     return 0
 
@@ -89,10 +93,11 @@ def _print(row: measure.Row, as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(row)), flush=True)
         return
-    rates = [rate / row.plain for rate in (row.best, row.first, row.second, row.tuned, row.forecast)]
-    figures = " ".join(f"{rate:>{width}.2f}" for rate, width in zip(rates, (6, 6, 6, 6, 8), strict=True))
+    rates = [rate and f"{rate / row.plain:.2f}" for rate in (row.best, row.first, row.second, row.tuned, row.forecast)]
+    figures = " ".join(f"{rate or '':>{width}}" for rate, width in zip(rates, (6, 6, 6, 6, 8), strict=True))
+    tune_passes = f"{row.tune_passes:.0f}" if row.tune_passes else ""
     where = f"{row.machine:<42} {row.agreement:>5} {row.temperature:>4g} {row.text:<6}"
-    print(f"{where} {figures} {row.tune_passes:>5.0f}  {row.best_plan}", flush=True)
+    print(f"{where} {figures} {tune_passes:>5}  {row.best_plan}", flush=True)
 
 
 if __name__ == "__main__":

@@ -58,13 +58,12 @@ class Row:
     plain: float
     first: float  # `auto` without a profile
     second: float  # a run that begins with what the first one learned
-    tuned: float  # `auto` with a profile of `specrun tune`
+    tuned: float | None  # `auto` with a profile of `specrun tune`; None, as the forecast, without one
     best: float  # the best fixed plan of the grid
     best_plan: str
-    forecast: float  # what the profile expects of `auto` at this temperature, over all texts
+    forecast: float | None  # what the profile expects of `auto` at this temperature, over all texts
     first_plan: str
-    tuned_plan: str
-    tune_passes: float  # what `specrun tune` took, in plain passes
+    tune_passes: float | None  # what `specrun tune` took with these texts, in plain passes
 
 
 @dataclass(frozen=True)
@@ -157,19 +156,28 @@ def tuned(
 
 
 def rows(
-    folder: Path, machine: Machine, agreement: int, cells: Sequence[tuple[float, str]], written: Grids
+    folder: Path,
+    machine: Machine,
+    agreement: int,
+    cells: Sequence[tuple[float, str]],
+    written: Grids,
+    effort: EffortName | None = "default",
 ) -> Iterator[Row]:
-    """A row for each temperature and text. written: the texts as the plans of the grid write them."""
-    with data_folder(), simulated(machine) as simulation:
-        before = simulation.seconds
-        profile, with_profile = tuned(folder, agreement, cells)
-        tune_passes = 1e3 * (simulation.seconds - before) / machine.ms(1, 64)
+    """A row for each temperature and text. written: the texts as the plans of the grid write them. effort: of
+    `specrun tune`; None for no tuned runs.
+    """
+    foretold, rates_tuned, tune_passes = dict[float, float](), dict[tuple[float, str], float](), None
+    if effort:
+        with data_folder(), simulated(machine) as simulation:
+            profile, found = tuned(folder, agreement, cells, effort)
+            foretold = {t: profile.at(t).predicted_tokens_per_second for t, _ in cells}
+            rates_tuned = {cell: rate for cell, (rate, _) in found.items()}
+            tune_passes = 1e3 * simulation.seconds / machine.ms(1, 64)
     for temperature, text in cells:
         with data_folder(), simulated(machine):
             (first, plan), (second, _) = untuned(folder, agreement, temperature, text)
         rates = {str(fixed): one.rate(machine) for fixed, one in written[agreement, temperature, text].items()}
         best = max(rates, key=lambda name: rates[name])
-        chosen = profile.at(temperature)
         yield Row(
             machine.name,
             agreement,
@@ -178,11 +186,10 @@ def rows(
             plain=rates["off"],
             first=first,
             second=second,
-            tuned=with_profile[temperature, text][0],
+            tuned=rates_tuned.get((temperature, text)),
             best=rates[best],
             best_plan=best,
-            forecast=chosen.predicted_tokens_per_second,
+            forecast=foretold.get(temperature),
             first_plan=plan,
-            tuned_plan=with_profile[temperature, text][1],
             tune_passes=tune_passes,
         )
