@@ -137,7 +137,7 @@ def test_a_loaded_conversation_is_the_one_to_continue(specrun: Specrun, script: 
         chat.expect_exact(HINT)
     leave(chat)
     again = specrun.on_terminal("chat", "--continue", "--speculate", "tree")
-    again.expect_exact(f"drafts by {script.stem}")
+    again.expect_exact("drafts by")  # not from the text itself
     again.expect_exact("continuing a conversation of 2 messages; the last was: aaa")
     again.expect_exact(HINT)
     again.send("/load\r")
