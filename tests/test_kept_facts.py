@@ -30,6 +30,7 @@ def test_its_file_is_json_that_says_what_it_depends_on() -> None:
     assert list(every("a/kind")) == [KeptFact(path, OF, {"number": 3})] == [read(path)]
 
 
+@pytest.mark.slow
 def test_no_changed_bit_is_believed() -> None:
     path = kept_facts.write("kind", OF, 3)
     whole = path.read_bytes()

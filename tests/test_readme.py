@@ -116,6 +116,7 @@ def examples() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", sorted(set(examples())))
 def test_every_example_is_a_command_with_its_options(line: str) -> None:
     words = shlex.split(line, comments=True)[1:]

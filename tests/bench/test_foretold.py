@@ -71,6 +71,7 @@ def test_nothing_is_foretold_without_a_guide() -> None:
     assert chooser.tokens_per_second is None
 
 
+@pytest.mark.slow
 def test_without_a_profile_auto_is_foretold_and_a_chosen_plan_has_the_rate_that_chose_it() -> None:
     settings = BenchSettings(SamplingParameters(temperature=0.0), 12, 1, methods=(CHAIN_ROW, AUTO_ROW), raw=True)
     with specrun.load(learn=False) as model:

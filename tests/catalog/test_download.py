@@ -143,6 +143,7 @@ def test_a_split_model_is_invisible_until_its_last_shard_is_there(
     assert len(hub.ranges()) == 1
 
 
+@pytest.mark.slow
 def test_a_model_that_lost_a_shard_is_not_cached_and_comes_back(repository: Repository, shown: Shown) -> None:
     path = pulled(shown, f"{REPO}:Q8_0")
     lost = path.with_name(SHARDS[1])
@@ -375,6 +376,7 @@ def with_heads(repository: Repository) -> list[str]:
     return list(beside)
 
 
+@pytest.mark.slow
 def test_what_lies_beside_a_model_is_never_taken_for_it(with_heads: list[str], shown: Shown) -> None:
     for quantization in ("Q8_0", "Q4_K_M", "F16", "MTP"):
         with pytest.raises(HubError) as told:
@@ -391,6 +393,7 @@ def test_what_lies_beside_a_model_is_never_taken_for_it(with_heads: list[str], s
         cache.look_up(name(REPO), shown)
 
 
+@pytest.mark.slow
 def test_a_head_is_fetched_by_the_name_of_its_file(repository: Repository, with_heads: list[str], shown: Shown) -> None:
     assert [pulled(shown, f"{REPO}/{file}").read_bytes() for file in with_heads] == [f.encode() for f in with_heads]
     assert cache.find(name(f"{REPO}:Q8_0")) is None, "nor is it taken from the cache"
@@ -414,6 +417,7 @@ def test_several_models_of_one_quantization_are_listed_from_the_cache_too(reposi
     assert cache.find(name(f"{REPO}:b-q4_k_m"))
 
 
+@pytest.mark.slow
 def test_pasted_addresses_fetch_what_they_show(hub: Hub, shown: Shown) -> None:
     for address in (
         f"hf.co/{NAME}",
@@ -586,6 +590,7 @@ def test_a_file_that_the_hub_sends_to_its_own_client_only(shown: Shown, monkeypa
         pulled(shown)
 
 
+@pytest.mark.slow
 def test_removing_frees_the_blobs_and_leaves_the_other_models(shown: Shown) -> None:
     path = pulled(shown)
     split = pulled(shown, f"{REPO}:Q8_0")

@@ -187,6 +187,7 @@ def test_any_bytes_are_a_header_or_an_error(data: bytes) -> None:
         assert "\n" not in failure(lambda whole=whole: parse_header(whole, "x"))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

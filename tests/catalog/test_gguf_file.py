@@ -64,6 +64,7 @@ def test_a_tied_embedding_is_the_output_too(tmp_path: Path) -> None:
     assert kv_bytes_per_token(file) == (32 * 2 * 2,) * 6
 
 
+@pytest.mark.slow
 def test_kv_bytes(tmp_path: Path) -> None:
     file = GgufFile.read(random_llama(tmp_path / "model.gguf", n_head=2, n_head_kv=1))
     assert kv_bytes_per_token(file, "f16", "bf16") == (128, 128)
@@ -145,6 +146,7 @@ def test_a_file_that_ends_early_is_incomplete(tmp_path: Path, random_model: Path
             GgufFile.read(truncated(tmp_path / "cut.gguf", random_model, n_bytes))
 
 
+@pytest.mark.slow
 def test_nonsense_in_the_header_is_an_error_and_not_a_crash(tmp_path: Path, random_model: Path) -> None:
     data = bytearray(random_model.read_bytes()[: tensor_data_offset(random_model)])
     rng = np.random.default_rng(0)

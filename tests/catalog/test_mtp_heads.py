@@ -53,6 +53,7 @@ def test_a_targets_own_layers_are_one_of_its_pairs(whole: Path) -> None:
     assert (pair.draft, pair.recommended, pair.checked, pair.difference) == ("mtp", False, True, None)
 
 
+@pytest.mark.slow
 def test_which_head_drafts(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trunk, alone = trunk_alone(tmp_path / "trunk.gguf", whole), head_alone(tmp_path / "mtp.gguf", whole)
     monkeypatch.chdir(tmp_path)

@@ -78,6 +78,7 @@ def test_the_user_s_folder_and_the_service_s(tmp_path: Path, script: Path, monke
     assert ollama.models()[0].path == mine
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(st.one_of(st.binary(max_size=40), st.text(max_size=40).map(str.encode)), st.integers(0, 900))
 def test_any_damage_to_a_manifest_leaves_the_model_out_or_as_it_was(

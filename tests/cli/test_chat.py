@@ -217,6 +217,7 @@ def test_a_command_goes_on_in_the_next_line(here: SpecrunHere, script: Path, tmp
     assert json.loads(file.read_text())["messages"] == [{"role": "system", "content": "be brief\nand kind"}]
 
 
+@pytest.mark.slow
 def test_another_model_goes_on_with_the_conversation(
     here: SpecrunHere, script: Path, random_model: Path, tmp_path: Path
 ) -> None:
@@ -231,6 +232,7 @@ def test_another_model_goes_on_with_the_conversation(
     assert saved["messages"][1]["content"] == SCRIPT_TEXT != saved["messages"][3]["content"]
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_leaves_the_one_before(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
     result = chat(
         here, script, "one", f"/model {tmp_path / 'none.gguf'}", "two", "/model no-such-model", "three", code=2
@@ -357,6 +359,7 @@ def test_a_setting_keeps_its_value(name: str, between: str, value: str) -> None:
 # --- what the arguments say ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_model_and_a_first_message_are_arguments(here: SpecrunHere, script: Path) -> None:
     expected = f"{SCRIPT_TEXT}\n\n"
     for arguments in [

@@ -66,6 +66,7 @@ def test_a_broken_catalog_is_no_matter_of_completion(here: SpecrunHere, script: 
     assert offered(here, "chat", "e", **broken) == [embedded.NAME]
 
 
+@pytest.mark.slow
 def test_completing_loads_no_llama_cpp() -> None:
     program = """
 import sys

@@ -76,6 +76,7 @@ def test_an_argument_that_is_not_utf8_is_refused(specrun: Specrun, script: Path)
     result.assert_fails(PROMPT_ERROR, "not UTF-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", [(), ("--chat-template", "chatml"), ("--raw",)])
 def test_a_text_that_is_not_utf8_is_refused_with_and_without_a_template(
     here: SpecrunHere, script: Path, template: tuple[str, ...]
@@ -245,6 +246,7 @@ def test_raw_leaves_the_chat_template_out(here: SpecrunHere, script: Path, tmp_p
     assert json.loads(result.stdout)["prompt_tokens"] > 1
 
 
+@pytest.mark.slow
 def test_statistics_go_to_stderr(here: SpecrunHere, script: Path) -> None:
     result = here("generate", "x", "--stats", "-m", script, "-md", script, "--speculate", "tree")
     assert result.stdout == f"{SCRIPT_TEXT}\n"

@@ -50,6 +50,7 @@ def test_json_by_a_schema_with_the_embedded_pair(here: SpecrunHere, schema: Path
     assert len(texts) == 1
 
 
+@pytest.mark.slow
 def test_json_and_jsonl_take_a_grammar(here: SpecrunHere, grammar: Path) -> None:
     one = json.loads(here("generate", "x", "--grammar", grammar, "--json").stdout)
     assert (one["text"][-1], one["finish_reason"]) == ("!", "stop")
@@ -59,6 +60,7 @@ def test_json_and_jsonl_take_a_grammar(here: SpecrunHere, grammar: Path) -> None
     assert all(text[:-1].islower() and text.endswith("!") for text in texts)
 
 
+@pytest.mark.slow
 def test_a_text_that_is_cut_off_is_noted(here: SpecrunHere, schema: Path) -> None:
     result = here("generate", "x", "--json-schema", schema, "-n", "3", "--speculate", "off")
     assert result.code == 0
@@ -67,6 +69,7 @@ def test_a_text_that_is_cut_off_is_noted(here: SpecrunHere, schema: Path) -> Non
     assert whole.stderr == ""
 
 
+@pytest.mark.slow
 def test_every_answer_of_a_chat_follows_it(here: SpecrunHere, grammar: Path) -> None:
     lines = "one\ntwo\n/regen\n/set max-tokens 1\nthree"
     result = here("chat", "-m", "embedded", "--grammar", grammar, "--seed", "1", stdin=lines)

@@ -39,6 +39,7 @@ def test_tune_and_what_follows_its_profile(
         assert here(*text, *more).stdout == plain.stdout, more
 
 
+@pytest.mark.slow
 def test_bench_leaves_trees_out(here: SpecrunHere, pair: tuple[Path, Path], tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(PROMPTS, encoding="utf-8")

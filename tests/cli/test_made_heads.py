@@ -14,6 +14,7 @@ from tests.scripts.make_head.orders import files, registered_head
 TARGET = str(embedded.TARGET)
 
 
+@pytest.mark.slow
 def test_a_head_is_shown_and_used_where_named(here: SpecrunHere) -> None:
     head = registered_head()
     assert "EAGLE-3, at random" in here("models", "info", TARGET).stdout
@@ -24,6 +25,7 @@ def test_a_head_is_shown_and_used_where_named(here: SpecrunHere) -> None:
     assert drafted["token_ids"] == plain["token_ids"]
 
 
+@pytest.mark.slow
 def test_tune_compares_it_with_the_target_alone() -> None:
     from specrun.catalog.resolve import drafts_here
 

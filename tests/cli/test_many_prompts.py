@@ -76,6 +76,7 @@ def test_a_run_that_is_killed_twice_ends_with_the_file_of_an_undisturbed_one(
     assert [path.name for path in sorted(tmp_path.iterdir()) if "answers" in path.name] == ["answers.jsonl"]
 
 
+@pytest.mark.slow
 def test_answers_of_something_else_are_told_and_stay(here: SpecrunHere, tmp_path: Path) -> None:
     file, out = lines(tmp_path, 2), tmp_path / "answers.jsonl"
     few = ("--jsonl", "--raw", "-n", "2", "-f", file, "-o", out)
@@ -99,6 +100,7 @@ def test_answers_of_something_else_are_told_and_stay(here: SpecrunHere, tmp_path
     here("generate", *few, "--as-ready").assert_fails(USAGE, "--as-ready")
 
 
+@pytest.mark.slow
 def test_a_line_that_failed_is_tried_again_and_the_others_are_not(here: SpecrunHere, tmp_path: Path) -> None:
     file, out = lines(tmp_path, 2), tmp_path / "answers.jsonl"
     good = file.read_text()
@@ -126,6 +128,7 @@ def test_two_processes_do_not_write_one_file(specrun: Specrun, tmp_path: Path) -
     assert (first.returncode, len(texts(out.read_text()))) == (0, N)
 
 
+@pytest.mark.slow
 def test_a_line_that_fails_takes_no_answer_away(here: SpecrunHere, tmp_path: Path) -> None:
     file, out = lines(tmp_path, 2), tmp_path / "answers.jsonl"
     few = ("--jsonl", "--raw", "-n", "2", "-f", file, "-o", out)
@@ -138,6 +141,7 @@ def test_a_line_that_fails_takes_no_answer_away(here: SpecrunHere, tmp_path: Pat
     assert out.read_text() == before
 
 
+@pytest.mark.slow
 def test_a_wrong_line_without_an_id_takes_no_other_line_s_place(here: SpecrunHere, tmp_path: Path) -> None:
     file, out = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     few = ("--jsonl", "--raw", "-n", "2", "-f", file, "-o", out)
@@ -166,6 +170,7 @@ def test_a_file_that_cannot_be_made_is_not_called_another_s(here: SpecrunHere, t
     assert not (tmp_path / "missing").exists()
 
 
+@pytest.mark.slow
 def test_other_types_of_the_cache_are_other_options(here: SpecrunHere, tmp_path: Path) -> None:
     few = ("--jsonl", "--raw", "-n", "2", "-f", lines(tmp_path, 2), "-o", tmp_path / "answers.jsonl")
     assert here("generate", *few).code == 0

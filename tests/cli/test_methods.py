@@ -118,6 +118,7 @@ def test_a_datastore_is_made_and_drafted_from(here: SpecrunHere, tmp_path: Path)
     here("datastore", tmp_path / "none.txt", "--save", store).assert_fails(2, "none.txt")
 
 
+@pytest.mark.slow
 def test_history_is_kept_on_request_and_drafted_from(here: SpecrunHere, tmp_path: Path) -> None:
     arguments = [*WRITE, "--method", "draftless"]
     data = {"SPECRUN_DATA_DIR": str(tmp_path)}

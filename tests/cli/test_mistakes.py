@@ -11,6 +11,7 @@ from tests.cli.test_help import COMMANDS as EVERY
 from tests.conftest import SCRIPT_TEXT, SpecrunHere
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [

@@ -78,6 +78,7 @@ def test_list_shows_the_catalog_and_what_is_here(here: SpecrunHere, tmp_path: Pa
     assert "an estimate" in result.stderr
 
 
+@pytest.mark.slow
 def test_list_here_shows_what_other_programs_fetched(here: SpecrunHere, served: Hub) -> None:
     assert here("models", "list", "--here").stdout == ""
     served.add("org/other-GGUF", {"other-Q8_0.gguf": b"GGUF"})
@@ -194,6 +195,7 @@ def test_info_of_a_file(here: SpecrunHere, script: Path, tmp_path: Path) -> None
     here("models", "info", broken).assert_fails(MODEL_FILE, "broken.gguf", "again")
 
 
+@pytest.mark.slow
 def test_pairs_of_a_target(here: SpecrunHere) -> None:
     pairs = json.loads(here("models", "pairs", "qwen-14b", "--json").stdout)
     assert [pair["draft"] for pair in pairs] == list(catalog()["qwen-14b"].drafts)
@@ -215,6 +217,7 @@ def test_pairs_of_a_target(here: SpecrunHere) -> None:
     assert {pair["draft"]: pair["share"] for pair in others} == {"llama-1b": 0.98, "qwen3-0.6b": 0.98}
 
 
+@pytest.mark.slow
 def test_pairs_say_what_another_tokenizer_shares(
     here: SpecrunHere, served: Hub, stand_ins: dict[str, list[Path]], tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_pipe_says_which_command_to_run(here: SpecrunHere, served: Hub) -> Non
     assert not served.requests
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--pull", "--yes", "-y"])
 def test_a_pipe_that_may_pull(here: SpecrunHere, option: str) -> None:
     result = here("chat", *PAIR_OPTIONS, option, stdin="one\n")
@@ -107,6 +108,7 @@ def test_a_download_that_was_killed_in_a_pipe_goes_on(specrun: Specrun, served: 
     assert served.ranges()[0] is not None
 
 
+@pytest.mark.slow
 def test_a_target_alone_finds_its_draft(here: SpecrunHere) -> None:
     result = here("chat", "--target", "qwen-14b", "--pull", stdin="one\n")
     assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n\n")
@@ -161,6 +163,7 @@ def test_offline_with_and_without_the_models(specrun: Specrun, here: SpecrunHere
     assert (result.code, result.stdout, result.stderr) == (0, f"{SCRIPT_TEXT}\n", "")
 
 
+@pytest.mark.slow
 def test_a_cached_model_that_lost_a_shard_is_missing(here: SpecrunHere) -> None:
     here("pull", "qwen-14b", "qwen-0.5b")
     path = Path(here("models", "path", "qwen-14b").stdout.strip())
@@ -174,6 +177,7 @@ def test_an_alias_from_the_environment(specrun: Specrun) -> None:
     result.assert_fails(MISSING, "specrun pull qwen-14b")
 
 
+@pytest.mark.slow
 def test_the_command_line_imports_the_hub_only_when_it_needs_it() -> None:
     code = "import sys, specrun.cli.app; print({'huggingface_hub', 'gguf', 'llama_cpp', 'numpy'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -36,6 +36,7 @@ def thinker(request: pytest.FixtureRequest, made: Path) -> Path:
     return scripted_llama(made / "thinker.gguf", PIECES, metadata={CHAT_TEMPLATE: QWEN3})
 
 
+@pytest.mark.slow
 def test_the_answer_alone_goes_to_stdout(here: SpecrunHere, thinker: Path) -> None:
     shown = here("generate", "why?", "-m", thinker, "--speculate", "off")
     assert (shown.code, shown.stdout, shown.stderr) == (0, f"{ANSWER}\n", "hm, hm\n\n")

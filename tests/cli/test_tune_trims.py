@@ -50,6 +50,7 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     return rates
 
 
+@pytest.mark.slow
 def test_where_it_is_faster_it_drafts_from_then_on(here: SpecrunHere, target: Path, rates: dict[str, float]) -> None:
     rates["trimmed"] = 9.0
     result = here("tune", "--target", str(target))
@@ -69,6 +70,7 @@ def test_where_it_is_faster_it_drafts_from_then_on(here: SpecrunHere, target: Pa
     assert made.trimmed_drafts(target) == [trimmed]
 
 
+@pytest.mark.slow
 def test_where_it_is_not_it_is_deleted(here: SpecrunHere, target: Path, rates: dict[str, float]) -> None:
     rates["trimmed"] = 4.9
     result = here("tune", "--target", str(target))
@@ -80,6 +82,7 @@ def test_where_it_is_not_it_is_deleted(here: SpecrunHere, target: Path, rates: d
     assert fastest.path == target.with_name("draft.gguf")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rates")
 @pytest.mark.parametrize("options", [("--quick",), ("--draft", "DRAFT")], ids=["quick", "named"])
 def test_a_quick_run_and_a_named_draft_trim_nothing(here: SpecrunHere, target: Path, options: tuple[str, ...]) -> None:
@@ -90,6 +93,7 @@ def test_a_quick_run_and_a_named_draft_trim_nothing(here: SpecrunHere, target: P
     assert "trimmed" not in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rates")
 def test_a_draft_that_cannot_be_written_is_left_out(
     here: SpecrunHere, target: Path, monkeypatch: pytest.MonkeyPatch

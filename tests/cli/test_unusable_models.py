@@ -49,6 +49,7 @@ def test_a_file_that_is_no_gguf(here: SpecrunHere, tmp_path: Path, content: byte
     here("generate", "x", "-m", file).assert_fails(MODEL_FILE, part)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_draft", [False, True])
 @pytest.mark.parametrize(
     ("kind", "parts"),
@@ -238,6 +239,7 @@ def test_a_chat_template_that_fails(here: SpecrunHere, script: Path, tmp_path: P
     result.assert_fails(MODEL_FILE, "chat template", part, "--chat-template", "--raw")
 
 
+@pytest.mark.slow
 def test_a_template_without_a_system_role_is_told_once(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
     file = edited(tmp_path / "gemma.gguf", script, {CHAT_TEMPLATE: GEMMA2})
     notice, options = "the chat template has no system role", ("-m", file, "--speculate", "off")
@@ -259,6 +261,7 @@ def test_raw_needs_no_chat_template(here: SpecrunHere, script: Path, tmp_path: P
 # --- pairs ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_draft_with_another_tokenizer_drafts_and_says_so(
     here: SpecrunHere, random_model: Path, tmp_path: Path
 ) -> None:
@@ -285,6 +288,7 @@ def test_a_draft_that_is_no_model(here: SpecrunHere, random_model: Path, tmp_pat
     result.assert_fails(MODEL_FILE, "no.gguf")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bigger", ["target", "draft"])
 def test_vocabularies_padded_to_different_sizes_make_a_pair(here: SpecrunHere, tmp_path: Path, bigger: str) -> None:
     target = random_llama(tmp_path / "target.gguf", n_layer=4, vocab_extra=5 * (bigger == "target"))
@@ -315,6 +319,7 @@ def test_a_recurrent_target_drafts_without_a_word(here: SpecrunHere, tmp_path: P
     assert (exact.code, exact.stdout) == (0, plain.stdout)
 
 
+@pytest.mark.slow
 def test_a_recurrent_draft_drafts_for_one_text_at_a_time(here: SpecrunHere, tmp_path: Path) -> None:
     target = scripted_llama(tmp_path / "target.gguf", SCRIPT, n_layer=20)
     draft = random_mamba(tmp_path / "mamba.gguf")

@@ -23,6 +23,7 @@ def prompts(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_json_objects_have_what_others_rely_on(here: SpecrunHere, prompts: Path) -> None:
     result = here("verify", "--json", "--speculate", "tree", "--prompts", prompts, *QUICK)
     assert (result.code, result.stderr) == (0, ""), result
@@ -36,6 +37,7 @@ def test_json_objects_have_what_others_rely_on(here: SpecrunHere, prompts: Path)
         assert one["drafted_passes"] > 0
 
 
+@pytest.mark.slow
 def test_auto_is_compared_beside_a_plan_that_always_drafts(here: SpecrunHere, prompts: Path) -> None:
     result = here("verify", "--prompts", prompts, "--temp", "0", "--no-learn", *QUICK)
     assert result.code == 0, result
@@ -54,6 +56,7 @@ def test_without_a_draft_the_text_itself_is_drafted_from(here: SpecrunHere, prom
     assert [one["identical"] for one in json.loads(result.stdout)] == [True, True]
 
 
+@pytest.mark.slow
 def test_a_wrong_token_ends_in_a_code_of_its_own(
     here: SpecrunHere, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,12 +69,14 @@ SCHEMAS: list[Any] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: json.dumps(schema)[:60])
 def test_whatever_the_grammar_lets_through_the_schema_accepts(model: LlamaModel, schema: Any) -> None:
     texts = check_texts(model, schema, 25)
     assert len(texts) > 1 or "const" in schema
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "good", "bad"),
     [

@@ -44,6 +44,7 @@ def test_every_prompt_is_answered_the_same_bit_for_bit(sampling: SamplingParamet
         assert_same(plan, written_by(plan, sampling, n_prompts, max_tokens=64), plain)
 
 
+@pytest.mark.slow
 def test_the_text_is_the_same_where_the_draft_uses_sequences_again(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = SPECEXEC.plan(16, 12, 16)
     freed = []

@@ -118,12 +118,14 @@ def test_every_kind_of_plan_writes_the_same(running: Engine, pair: Pair) -> None
         assert n_passes < 0.85 * sum(result.n_passes for result in plain), f"{plan}: little was accepted"
 
 
+@pytest.mark.slow
 def test_the_methods_by_name_write_the_same(running: Engine) -> None:
     method = {"eagle3": EAGLE3, "mtp": MTP, "dflash": DFLASH}[running.draft.kind]  # type: ignore[union-attr]
     plain = written(running, OFF.plan(), SAMPLED, 24)
     assert_same(written(running, method.plan(16, 6), SAMPLED, 24), plain)
 
 
+@pytest.mark.slow
 def test_the_time_in_the_head_is_counted(running: Engine) -> None:
     for plan in (CHAIN.plan(depth=4), LARGEST):
         for result in written(running, plan, GREEDY, 24):
@@ -162,6 +164,7 @@ def test_the_second_turn_is_the_same(running: Engine) -> None:
         assert_same(turns(plan), plain)
 
 
+@pytest.mark.slow
 def test_the_head_comes_back_after_passes_without_it(running: Engine) -> None:
     prompt = code_prompts(running, 1, 40)[0]
     running.reset()
@@ -173,6 +176,7 @@ def test_the_head_comes_back_after_passes_without_it(running: Engine) -> None:
     assert rest.n_passes < 0.85 * N_TOKENS
 
 
+@pytest.mark.slow
 def test_passes_that_are_padded_have_the_same_states(pair: Pair) -> None:
     results = []
     for sizes in (ANY_SIZE, PassSizes(least=8, multiple=4)):

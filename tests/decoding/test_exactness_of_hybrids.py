@@ -105,6 +105,7 @@ def test_every_method_works(lfm2: tuple[Path, Path, list[Written]], name: str) -
             assert max(len(tree) for tree in trees) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_sources_draft_where_text_repeats_itself(tmp_path: Path, kind: str) -> None:
     target = random_recurrent(tmp_path / "target.gguf", kind)
@@ -127,6 +128,7 @@ def test_short_and_long_prompts(pair: tuple[Path, Path], n_prompt_tokens: int) -
         assert_same(written_by(plan, SAMPLED, 1, n_prompt_tokens, **options), plain, plan)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", CHAINS, ids=str)
 def test_a_full_context_ends_the_text(pair: tuple[Path, Path], plan: Plan) -> None:
     with engine(*pair, plan, ctx_size=96) as e:
@@ -138,6 +140,7 @@ def test_a_full_context_ends_the_text(pair: tuple[Path, Path], plan: Plan) -> No
     assert (written.finish, len(written.tokens)) == ("context", 56)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", CHAINS, ids=str)
 def test_any_number_of_tokens(pair: tuple[Path, Path], plan: Plan) -> None:
     with engine(*pair, plan) as e:
@@ -238,6 +241,7 @@ def test_a_dense_draft_drafts_for_a_hybrid(tmp_path: Path) -> None:
         assert_same(results, plain, plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WITH_SNAPSHOTS)
 def test_snapshots_and_checkpoint_write_the_same_in_as_many_passes(tmp_path: Path, kind: str) -> None:
     """And as many as the same chain takes on a model that has attention alone."""

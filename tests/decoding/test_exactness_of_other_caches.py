@@ -66,6 +66,7 @@ def test_a_long_text_is_the_same_beyond_512_cells(pair: tuple[Path, Path]) -> No
         assert first_difference(result, plain[0]) is None, plan
 
 
+@pytest.mark.slow
 def test_a_text_that_turns_back_behind_the_window_is_the_same(pair: tuple[Path, Path]) -> None:
     # What a window leaves behind must still be in the cache when the text is continued in another way.
     plan = SPECEXEC.plan(24, 6)

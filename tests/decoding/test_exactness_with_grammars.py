@@ -153,6 +153,7 @@ def test_the_tree_holds_nothing_that_is_forbidden(demo: Engine, by_schema: Gramm
     assert n_drafted > 300
 
 
+@pytest.mark.slow
 def test_a_grammar_that_can_only_end(demo: Engine) -> None:
     prompt = code_prompts(demo, 1, 30)[0]
     for gbnf, text in (('root ::= ""', b""), ('root ::= "ab"', b"ab")):

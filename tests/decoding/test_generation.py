@@ -107,6 +107,7 @@ def test_prompts_that_cannot_work_are_refused_before_any_work(demo: Engine) -> N
         list(write_alone(Generation(demo, Request([1] * 256, SAMPLING), FixedPlan(PLAN))))
 
 
+@pytest.mark.slow
 def test_the_longest_prompt_leaves_room_for_one_token(demo: Engine) -> None:
     written = write(demo, [5] * 255, SAMPLING, PLAN, 100)
     assert len(written.tokens) <= 1
@@ -122,6 +123,7 @@ def test_interrupting_ends_it_after_the_pass(demo: Engine, prompt: list[int]) ->
     assert finishes == [None, None, "interrupted"]
 
 
+@pytest.mark.slow
 def test_interrupting_the_prompt_ends_it_before_the_first_pass(demo: Engine, prompt: list[int]) -> None:
     whole = write(demo, prompt, SAMPLING, PLAN, 20)
     demo.reset()
@@ -144,6 +146,7 @@ def test_leaving_in_the_middle_spoils_nothing(demo: Engine, prompt: list[int]) -
         assert write(demo, prompt, SAMPLING, PLAN, 60) == whole
 
 
+@pytest.mark.slow
 def test_a_continued_text_decodes_only_what_is_new(demo: Engine, prompt: list[int]) -> None:
     for plan in (OFF.plan(), CHAIN.plan(depth=4), PLAN):
         write(demo, prompt, SAMPLING, plan, 20)
@@ -154,6 +157,7 @@ def test_a_continued_text_decodes_only_what_is_new(demo: Engine, prompt: list[in
         assert 3 <= n_new <= 3 + PLAN.depth
 
 
+@pytest.mark.slow
 def test_statistics_add_up(demo: Engine, prompt: list[int]) -> None:
     generation = Generation(demo, Request(prompt, SAMPLING, 80), FixedPlan(PLAN))
     steps = list(write_alone(generation))
@@ -169,6 +173,7 @@ def test_statistics_add_up(demo: Engine, prompt: list[int]) -> None:
     assert s.offered[0] == sum(len(step.tree) > 1 for step in steps)
 
 
+@pytest.mark.slow
 def test_statistics_belong_to_their_own_generation(demo: Engine, prompt: list[int]) -> None:
     first = write(demo, prompt, SAMPLING, PLAN, 20)
     write(demo, prompt, SAMPLING, PLAN, 5)

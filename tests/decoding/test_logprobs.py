@@ -39,6 +39,7 @@ def written(model: Model, plan: Plan, n_top: int | None, stops: tuple[str, ...] 
     return model.complete(Request(prompt, sampling, 60, stops, logprobs=n_top), FixedPlan(plan)).run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [CHAIN.plan(depth=4), SPECEXEC.plan(24, 6)], ids=str)
 def test_they_are_the_same_with_and_without_speculation(model: Model, plan: Plan) -> None:
     plain, drafted = written(model, OFF.plan(), 4), written(model, plan, 4)
@@ -70,6 +71,7 @@ def test_they_end_with_the_token_that_completes_a_stop_text(model: Model) -> Non
         assert stopped.logprobs == whole.logprobs[: len(stopped.logprobs)]
 
 
+@pytest.mark.slow
 def test_drafted_tokens_are_counted(model: Model) -> None:
     statistics = written(model, SPECEXEC.plan(24, 6), None).statistics
     assert statistics.drafted > statistics.drafted_accepted > 0

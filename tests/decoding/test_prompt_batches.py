@@ -62,6 +62,7 @@ def texts(
     return written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "ubatch", "n_call", "n_pass"), SIZES)
 def test_llama_cpp_gets_the_sizes_that_it_would_have_by_its_own_options(
     batch: int | None, ubatch: int | None, n_call: int, n_pass: int, made: Path

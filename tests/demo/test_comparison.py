@@ -47,6 +47,7 @@ def test_ctrl_c_ends_it(model: Model) -> None:
         list(Comparison(model).write(lambda: True))
 
 
+@pytest.mark.slow
 def test_both_texts_read_the_same_weights_from_disk_and_write_what_is_written_in_ram(
     opened: Callable[[int | None], Model],
 ) -> None:
@@ -84,12 +85,14 @@ def test_the_sentence_says_what_a_pass_brought_and_took(model: Model) -> None:
     assert "1.0 times as fast: drafts pay where passes wait for weights" in comparison.beside
 
 
+@pytest.mark.slow
 def test_the_sentence_where_rounding_parted_the_texts(model: Model) -> None:
     comparison = written(model)
     comparison.fast.token_ids[7] += 1
     assert comparison.verdict.startswith("the same text for 7 tokens, where rounding decided")
 
 
+@pytest.mark.slow
 def test_models_that_people_run_are_placed_on_this_machine(model: Model, demo_target: Path) -> None:
     in_ram = written(model)
     in_ram.plain.statistics.seconds = in_ram.fast.statistics.seconds = 1.0

@@ -15,6 +15,7 @@ from specrun.long_run import Run
 pytestmark = pytest.mark.usefixtures("small")
 
 
+@pytest.mark.slow
 def test_it_is_made_once_and_says_before_what_it_takes() -> None:
     notes, shown = list[str](), list[str]()
     target, draft = wide_pair.wide_pair(Run(shown.append, notes.append))
@@ -29,6 +30,7 @@ def test_it_is_made_once_and_says_before_what_it_takes() -> None:
     assert GgufFile.read(target).n_layers == 9
 
 
+@pytest.mark.slow
 def test_a_pair_of_another_version_is_deleted() -> None:
     wide_pair.folder().mkdir(parents=True)
     (wide_pair.folder() / "target-of-another.gguf").write_text("old")
@@ -36,6 +38,7 @@ def test_a_pair_of_another_version_is_deleted() -> None:
     assert sorted(wide_pair.folder().iterdir()) == sorted(made)
 
 
+@pytest.mark.slow
 def test_a_disk_without_room_is_told_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage("/")._replace(free=10_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
@@ -50,6 +53,7 @@ def test_a_folder_that_cannot_be_is_an_error_with_advice() -> None:
         wide_pair.wide_pair(Run())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit of files' sizes")
 def test_a_disk_that_fills_while_it_is_written_leaves_nothing() -> None:
     import resource
@@ -64,6 +68,7 @@ def test_a_disk_that_fills_while_it_is_written_leaves_nothing() -> None:
     assert list(wide_pair.folder().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_pair_leaves_nothing() -> None:
     def stop(_: str) -> None:
         raise KeyboardInterrupt
@@ -73,6 +78,7 @@ def test_an_interrupted_pair_leaves_nothing() -> None:
     assert list(wide_pair.folder().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_remove_says_how_much_it_freed() -> None:
     assert wide_pair.remove() == 0
     made = wide_pair.wide_pair(Run())

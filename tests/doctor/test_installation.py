@@ -30,6 +30,7 @@ def test_this_build_is_what_llama_cpp_says_and_its_layers_run_on_the_cpu() -> No
     assert (finding.check, finding.status) == (f"device {cpu.name}", "ok"), finding
 
 
+@pytest.mark.slow
 def test_a_device_that_is_not_there_is_no_device_that_works() -> None:
     with pytest.raises(LlamaError):
         probe.run_layer(99)

@@ -92,6 +92,7 @@ def test_a_busy_core_is_seen_and_named(busy_core: subprocess.Popen[bytes]) -> No
     assert any(f"({busy_core.pid})" in process for process in load.processes), load
 
 
+@pytest.mark.slow
 def test_what_this_process_computes_is_no_other_load() -> None:
     watch = LoadWatch(with_names=True)
     while watch.seconds < 0.3:

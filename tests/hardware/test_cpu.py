@@ -111,6 +111,7 @@ def test_this_machine() -> None:
     assert cpu.features
 
 
+@pytest.mark.slow
 def test_a_child_that_has_ended_is_none_of_the_other_programs() -> None:
     before = cpu._own_seconds()
     subprocess.run([sys.executable, "-c", "for _ in range(30): sum(range(1_000_000))"], check=True)

@@ -62,6 +62,7 @@ def test_what_does_not_fit_into_ram_comes_from_disk() -> None:
     assert saved < seconds < saved + parts["KV cache"] / RATES.disk
 
 
+@pytest.mark.slow
 def test_beside_vram_the_ring_is_never_slower_than_without_it_or_than_without_layers_there() -> None:
     n = 0
     for wanted in random_requests(300):

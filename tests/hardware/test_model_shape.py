@@ -61,6 +61,7 @@ def wide_llama(path: Path) -> Path:
     return random_llama(path, n_embd=512, n_layer=3, n_head=8, n_head_kv=4, n_ff=1536, vocab_extra=8000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -135,6 +136,7 @@ def entry_of(file: GgufFile) -> Entry:
     return Entry("x", "a/b", "x.gguf", "Q8_0", **known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "sliding windows", "mixture"])
 def test_it_is_about_that_of_the_file(tmp_path: Path, kind: str) -> None:
     path = embedded.TARGET

@@ -84,6 +84,7 @@ def random_requests(n: int, most_gpus: int = 4) -> Iterator[PlacementRequest]:
         yield request(target, *free.tolist(), draft=draft, ram=int(rng.integers(1, 100)) * GB)
 
 
+@pytest.mark.slow
 def test_never_over_budget() -> None:
     for wanted in random_requests(300):
         placement = place(wanted)
@@ -92,6 +93,7 @@ def test_never_over_budget() -> None:
             assert site.used_bytes <= max(site.free_bytes * 0.95 - 300 * MB, 0)
 
 
+@pytest.mark.slow
 def test_more_memory_never_makes_it_worse() -> None:
     for wanted in random_requests(150, most_gpus=1):
         ranks = []
@@ -166,6 +168,7 @@ def test_what_lies_on_an_integrated_gpu_takes_ram(device: Device) -> None:
     assert place(replace(wanted, gpus=(device,), ram_bytes=GB)).n_gpu_layers == 0
 
 
+@pytest.mark.slow
 def test_integrated_gpus_never_take_more_than_the_ram() -> None:
     for wanted in random_requests(300, most_gpus=2):
         shared = replace(wanted, gpus=tuple(replace(one, kind="IGPU") for one in wanted.gpus))

@@ -126,6 +126,7 @@ def test_rows_stay_those_of_the_path_when_sequences_and_cells_are_used_again() -
             np.testing.assert_allclose(row, after(draft, [*TEXT, *paths[id_]]), atol=0.3)
 
 
+@pytest.mark.slow
 def test_a_tree_grows_as_wide_as_with_more_sequences() -> None:
     budget = 48
     trees = []

@@ -34,6 +34,7 @@ def test_a_mapped_file_that_is_cut_short_ends_in_one_line(
     assert ("la lo " * 16000).startswith(text)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGBUS"), reason="needs SIGBUS")
 def test_a_handler_of_the_program_stays(random_model: Path) -> None:
     program = """

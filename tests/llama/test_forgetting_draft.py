@@ -51,6 +51,7 @@ def test_of_a_long_text_only_both_ends_are_read(pair: Engine) -> None:
     np.testing.assert_allclose(row, draft.start([*text[:FIRST], *text[-LAST:]]), atol=2e-2)
 
 
+@pytest.mark.slow
 def test_a_text_that_grows_is_held_by_its_ends(pair: Engine) -> None:
     draft, (text,) = draft_of(pair), code_prompts(pair, 1, 300)
     lengths, likeliest, again = [], [], []
@@ -103,6 +104,7 @@ def test_what_was_forgotten_is_saved_and_restored(pair: Engine) -> None:
     assert draft.context.n_passes == n_passes + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("plan", [CHAIN.plan(depth=4), SPECEXEC.plan(16, 8)], ids=["chain", "tree"])
 def test_the_text_is_the_same(pair: Engine, plan: Plan, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:

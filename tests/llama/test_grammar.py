@@ -64,6 +64,7 @@ def test_nothing_follows_an_end_or_what_is_forbidden(model: LlamaModel) -> None:
             assert allowed_texts(grammar, model, text) == set()
 
 
+@pytest.mark.slow
 def test_places_are_found_again_in_any_order(model: LlamaModel) -> None:
     rng = np.random.default_rng(0)
     everything = np.arange(model.n_vocab)
@@ -131,6 +132,7 @@ def test_control_tokens_are_never_allowed(tmp_path: Path) -> None:
         assert b"<|turn|>" not in allowed_texts(grammar, model, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gbnf", "parts"),
     [

@@ -153,6 +153,7 @@ def test_recurrent_states_are_compared_along_chains(tmp_path: Path, kind: str, d
         assert e.target.tokens == []
 
 
+@pytest.mark.slow
 def test_a_state_with_other_bits_is_found_though_the_logits_are_the_same(tmp_path: Path) -> None:
     with engine(random_qwen35(tmp_path / "model.gguf", n_embd=128, float_gates=True), None, DRAFTLESS.plan(41)) as e:
         comparison = Comparison(e.target, code_prompts(e, 1, 200)[0], 64)

@@ -83,6 +83,7 @@ def write_rounds(target: TargetContext, rng: np.random.Generator, length: int) -
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_prompt", [30, 250], ids=["short prompt", "prompt of several passes"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_rounds_of_chains_are_the_same_bits_as_one_by_one(

@@ -62,6 +62,7 @@ def python(site: Path) -> Python:
     return run
 
 
+@pytest.mark.slow
 def test_without_the_runtime_one_line_names_its_package(python: Python) -> None:
     run = python("-m", "specrun", "generate", "-m", "embedded", "-n", "1", "x")
     assert (run.returncode, run.stdout, run.stderr.count("\n")) == (LlamaError.exit_code, "", 1), run

@@ -43,6 +43,7 @@ def plain_logits(model: LlamaModel, tokens: list[int]) -> np.ndarray:
         return target.score(TokenTree.root_only(tokens[-1]))[0].copy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_nodes", "max_leaves"), [(2, 256), (17, 256), (63, 256), (64, 256), (300, 256), (600, 256)])
 def test_a_tree_scores_as_its_paths_do_one_by_one(model: LlamaModel, n_nodes: int, max_leaves: int) -> None:
     rng = np.random.default_rng(n_nodes)
@@ -94,6 +95,7 @@ def test_after_many_commits_the_cache_is_that_of_plain_decoding(
                 target.commit(TokenTree.root_only(target.tokens[-1]), [ROOT], int(rng.integers(model.n_vocab)))
 
 
+@pytest.mark.slow
 def test_the_text_is_on_as_many_sequences_as_recent_trees_have_leaves(model: LlamaModel) -> None:
     prompt = model.tokenize(PROMPT, add_special=False)
     with make_context(model, n_seq_max=64) as context:
@@ -179,6 +181,7 @@ def test_a_prompt_beyond_the_cache_is_refused(model: LlamaModel) -> None:
         TargetContext(context).set_prompt(list(range(300)))
 
 
+@pytest.mark.slow
 def test_every_pass_and_its_rows_have_a_size_of_the_class(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     sizes: list[int] = []

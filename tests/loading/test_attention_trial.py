@@ -46,6 +46,7 @@ def keep(target: Path, without: bool) -> None:
     kept_facts.write("attention", kept_facts.read(path).of, without)
 
 
+@pytest.mark.slow
 def test_a_trial_is_made_once_and_its_result_is_followed(q4_0: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = GgufFile.read(q4_0)
     n_trials = []

@@ -64,6 +64,7 @@ def test_what_the_user_decided_stays(q4_0: Path) -> None:
     assert defaulted(exact) == exact
 
 
+@pytest.mark.slow
 def test_exact_passes_over_streamed_weights_all_use_one_kernel(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     k_quant = made / "random-q4_k_m.gguf"
     random_llama(made / "wide-enough.gguf", n_embd=256)

@@ -99,6 +99,7 @@ def test_what_this_build_lacks_is_said_in_one_line(head: Path, monkeypatch: pyte
         bindings.functions.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_hybrid_target_checks_the_best_path_of_a_head(tmp_path: Path) -> None:
     target = random_qwen35(tmp_path / "target.gguf")
     head = random_eagle3(tmp_path / "hybrid-head.gguf", target)

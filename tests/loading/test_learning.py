@@ -35,6 +35,7 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.slow
 def test_the_second_run_begins_with_what_the_first_learned_and_writes_the_same_text() -> None:
     text, first = written()
     (kept,) = learned()
@@ -50,6 +51,7 @@ def test_the_second_run_begins_with_what_the_first_learned_and_writes_the_same_t
     assert len(learned()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{"learn": False}, {"speculate": "off"}, {"speculate": "tree"}, {"method": "chain"}]
 )
@@ -58,6 +60,7 @@ def test_runs_that_shall_not_learn_keep_nothing(options: dict[str, Any]) -> None
     assert learned() == []
 
 
+@pytest.mark.slow
 def test_without_learning_nothing_is_begun_with() -> None:
     written()
     _, model = written(learn=False)
@@ -66,6 +69,7 @@ def test_without_learning_nothing_is_begun_with() -> None:
     assert not chooser.guide.knows_plain
 
 
+@pytest.mark.slow
 def test_bounds_hold_and_are_not_mixed_with_plans_of_other_bounds() -> None:
     written()
     with specrun.load(threads=1, ctx_size=512, budget=4, depth=2) as model:
@@ -74,6 +78,7 @@ def test_bounds_hold_and_are_not_mixed_with_plans_of_other_bounds() -> None:
         assert model.generate(PROMPT, raw=True, max_tokens=16, temp=0).token_ids
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_keep_what_it_learned_says_so_and_goes_on(data_dir: Path) -> None:
     data_dir.write_text("a file where the folder should be")
     text, model = written()
@@ -81,6 +86,7 @@ def test_a_run_that_cannot_keep_what_it_learned_says_so_and_goes_on(data_dir: Pa
     assert any("is not kept" in notice for notice in model.notices)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ['{"version": 2, "pair"', "[" * 100_000, '{"version": 4}', ""])
 def test_a_damaged_file_is_set_aside_named_and_made_again(data_dir: Path, content: str) -> None:
     text, _ = written()
@@ -94,6 +100,7 @@ def test_a_damaged_file_is_set_aside_named_and_made_again(data_dir: Path, conten
     assert len(learned()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--speculate", "off"]])
 def test_a_damaged_tuned_profile_is_set_aside_and_named(here: SpecrunHere, options: list[str]) -> None:
     assert here("generate", PROMPT, "--raw", "-n", "48").code == 0
@@ -108,6 +115,7 @@ def test_a_damaged_tuned_profile_is_set_aside_and_named(here: SpecrunHere, optio
     assert "damaged" not in here("generate", PROMPT, "--raw", "-n", "8", "--no-learn", *options).stderr
 
 
+@pytest.mark.slow
 def test_what_was_learned_with_other_settings_is_not_begun_with() -> None:
     written()
     (kept,) = learned()
@@ -117,6 +125,7 @@ def test_what_was_learned_with_other_settings_is_not_begun_with() -> None:
     assert not model.plans.auto(0.0).guide.knows_plain  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_a_tuned_profile_is_never_replaced_and_takes_the_place_of_a_learned_one() -> None:
     written()
     (kept,) = learned()
@@ -128,6 +137,7 @@ def test_a_tuned_profile_is_never_replaced_and_takes_the_place_of_a_learned_one(
     assert learned() == []
 
 
+@pytest.mark.slow
 def test_long_lived_models_keep_it_between_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "_SECONDS_BETWEEN", 0.0)
     with specrun.load(threads=1, ctx_size=512) as model:
@@ -137,6 +147,7 @@ def test_long_lived_models_keep_it_between_texts(monkeypatch: pytest.MonkeyPatch
         assert len(learned()) == 1
 
 
+@pytest.mark.slow
 def test_commands_show_list_and_forget_it(here: SpecrunHere) -> None:
     assert here("generate", PROMPT, "--raw", "-n", "32").code == 0
     shown = here("tune", "--show", "--json")

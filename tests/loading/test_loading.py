@@ -126,6 +126,7 @@ def test_memory_does_not_grow_with_every_run(random_model: Path) -> None:
     assert resident_after(10) - before < 40e6
 
 
+@pytest.mark.slow
 def test_one_plan_is_followed_and_several_are_chosen_from() -> None:
     with Model(RunOptions(embedded.TARGET, embedded.DRAFT, (TREE,))) as model:
         assert isinstance(model.plans.at(0.8), FixedPlan)

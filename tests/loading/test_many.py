@@ -66,6 +66,7 @@ def written(model: Model, asked: list[Request], n: int | None = None) -> list[Co
     return [completion for _, completion in sorted(found.items()) if isinstance(completion, Completion)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_each_text_is_the_one_that_it_is_alone(plan: Plan) -> None:
     with Model(options(OFF.plan())) as model:
@@ -144,6 +145,7 @@ def test_an_interrupted_run_yields_what_was_written_and_begins_nothing() -> None
     assert all(isinstance(one, Completion) and one.finish_reason == "interrupted" for one in found.values())
 
 
+@pytest.mark.slow
 def test_generate_many_keeps_the_order_of_the_prompts() -> None:
     with Model(options(SPECEXEC.plan(16, 6), parallel=3)) as model:
 
@@ -156,6 +158,7 @@ def test_generate_many_keeps_the_order_of_the_prompts() -> None:
             list(model.generate_many(["x", ""], raw=True, max_tokens=2))
 
 
+@pytest.mark.slow
 def test_after_many_texts_one_has_the_whole_context() -> None:
     with Model(options(OFF.plan(), parallel=4, ctx_size=200)) as model:
         for n in (None, 1):

@@ -40,6 +40,7 @@ def test_a_bias_forbids_a_token(model: specrun.Model) -> None:
         assert first not in model.generate(PROMPT, max_tokens=24, temp=0, logit_bias=bias).token_ids
 
 
+@pytest.mark.slow
 def test_every_way_of_speculating_writes_the_same_text(model: specrun.Model) -> None:
     expected = model.generate(PROMPT, max_tokens=32, temp=0).text
     for speculate in ("off", "chain", "tree"):
@@ -75,6 +76,7 @@ def test_a_system_message_goes_into_the_template(script: Path) -> None:
             model.generate("hello", system="be brief", raw=True)
 
 
+@pytest.mark.slow
 def test_grammars_without_end_leave_the_latest_ones_only(model: specrun.Model) -> None:
     prompt = model.prompt_tokens(PROMPT)
     for i in [*range(20), 0]:

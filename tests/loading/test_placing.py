@@ -95,6 +95,7 @@ def test_both_models_go_to_a_gpu_that_holds_them(monkeypatch: pytest.MonkeyPatch
     assert loads.settings[1].gpu_layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_gpus", [0, 1])
 def test_a_load_is_placed_once_by_memory_that_is_read_once(
     n_gpus: int, monkeypatch: pytest.MonkeyPatch, loads: Loads
@@ -147,6 +148,7 @@ def test_without_a_layer_on_a_gpu_a_model_runs_as_on_a_machine_without_one(
         assert loaded.placement.can_repack == (gpu_layers == 0)
 
 
+@pytest.mark.slow
 def test_exact_plans_with_and_without_the_draft_leave_the_target_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def layers(plan: Plan, exact: bool, free: float) -> tuple[int | None, ...]:
         have_gpus(monkeypatch, free)

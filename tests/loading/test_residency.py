@@ -111,6 +111,7 @@ def loaded(target: Path, settings: LlamaSettings = ONE_THREAD, choice: str = "au
         return model.residency, model.notices
 
 
+@pytest.mark.slow
 def test_what_is_streamed_is_known(model: Path, limited: Callable[[Path, int], None]) -> None:
     limited(model, 2)
     held, notices = loaded(model)
@@ -119,6 +120,7 @@ def test_what_is_streamed_is_known(model: Path, limited: Callable[[Path, int], N
     assert notices == []
 
 
+@pytest.mark.slow
 def test_a_split_model_is_streamed(tmp_path: Path, model: Path, limited: Callable[[Path, int], None]) -> None:
     path = split(tmp_path / "m.gguf", model, 3)
     limited(path, 0)
@@ -144,6 +146,7 @@ def refused(target: Path, settings: LlamaSettings = ONE_THREAD) -> str:
     return notice
 
 
+@pytest.mark.slow
 def test_what_cannot_be_streamed_is_said_once(
     tmp_path: Path, model: Path, limited: Callable[[Path, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +189,7 @@ def few_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return mixture
 
 
+@pytest.mark.slow
 def test_experts_that_cannot_be_cached_are_left_to_the_page_cache_with_one_line(
     few_experts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +213,7 @@ def test_experts_that_cannot_be_cached_are_left_to_the_page_cache_with_one_line(
     assert "the experts of a layer do not fit into memory" in notice
 
 
+@pytest.mark.slow
 def test_reports_of_a_mixture(few_experts: Path, here: SpecrunHere) -> None:
     common = ("generate", "-m", few_experts, "--speculate", "off", "-n", "8", "--raw", "--load-mode", "mmap", "def")
     answer = json.loads(here(*common, "--json").stdout)
@@ -221,6 +226,7 @@ def test_reports_of_a_mixture(few_experts: Path, here: SpecrunHere) -> None:
     assert "% of its experts were in memory" in stats
 
 
+@pytest.mark.slow
 def test_a_mixture_that_is_cut_short_ends_the_command_with_one_line(
     few_experts: Path, here: SpecrunHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +258,7 @@ def test_where_layers_are_streamed_beside_a_gpu_nothing_copies_weights_there(
     assert residency.Streaming().loadable(settings) == settings
 
 
+@pytest.mark.slow
 def test_what_cannot_be_streamed_beside_a_gpu_leaves_it_if_that_is_faster(
     model: Path, limited: Callable[[Path, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +316,7 @@ def test_memory_is_looked_at_before_the_weights_take_it(model: Path, monkeypatch
     assert order == ["planned", "loaded"]
 
 
+@pytest.mark.slow
 def test_a_failed_check_gives_everything_back(
     model: Path, limited: Callable[[Path, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,6 +329,7 @@ def test_a_failed_check_gives_everything_back(
     assert refused(model).endswith("because of a test")
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_short_ends_the_text_with_an_error(
     tmp_path: Path, model: Path, limited: Callable[[Path, int], None]
 ) -> None:
@@ -336,6 +345,7 @@ def test_a_file_that_is_cut_short_ends_the_text_with_an_error(
             list(pieces)
 
 
+@pytest.mark.slow
 def test_memory_that_runs_short_is_said_once_and_the_text_is_the_same(
     model: Path, limited: Callable[[Path, int], None], here: SpecrunHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +379,7 @@ def test_a_profile_depends_on_the_choice(model: Path) -> None:
     assert identity_of(options) == off
 
 
+@pytest.mark.slow
 def test_reports(model: Path, limited: Callable[[Path, int], None], here: SpecrunHere) -> None:
     limited(model, 2)
     common = ("generate", "-m", model, "--draft", "none", "--speculate", "off", "-n", "8", "--raw", "def")
@@ -384,6 +395,7 @@ def test_reports(model: Path, limited: Callable[[Path, int], None], here: Specru
     assert "a pass, which waited" in stats
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_ends_the_command_with_one_line(
     model: Path, limited: Callable[[Path, int], None], here: SpecrunHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:

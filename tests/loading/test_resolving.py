@@ -21,6 +21,7 @@ OLLAMA_TEMPLATES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OLLAMA_TEMPLATES)
 def test_a_template_of_ollama_s_is_one_of_llama_cpp_s_where_the_file_has_none(
     script: Path, tmp_path: Path, name: str | None

@@ -85,6 +85,7 @@ def rows(model: LlamaModel, settings: LlamaSettings, threads: int) -> Iterator[n
             start += size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [EXACT, AS_LLAMA, replace(AS_LLAMA, flash_attn="off")],
@@ -98,6 +99,7 @@ def test_bits_depend_on_the_number_of_threads_only_where_attention_is_divided(
     assert same == (not settings.divides_attention)
 
 
+@pytest.mark.slow
 def test_a_change_between_answers_changes_neither_the_text_nor_what_is_cached(busy: Busy) -> None:
     def conversation(loads: list[float], **more: Any) -> tuple[list[Completion], list[tuple[int, int]]]:
         busy.cores = loads[0]
@@ -125,6 +127,7 @@ def ask(model: Model) -> None:
     model.complete(make_request(SamplingOptions(max_tokens=1)))
 
 
+@pytest.mark.slow
 def test_both_models_have_as_many_threads_as_there_are_free_cores(busy: Busy) -> None:
     with specrun.load(learn=False) as model:
         assert n_threads(model) == [(1, 1), (1, 1)]
@@ -136,6 +139,7 @@ def test_both_models_have_as_many_threads_as_there_are_free_cores(busy: Busy) ->
         assert n_threads(model)[0] == (1, 2)
 
 
+@pytest.mark.slow
 def test_a_text_that_is_being_written_keeps_its_threads(busy: Busy) -> None:
     with specrun.load(learn=False) as model:
         pieces = model.stream(PROMPT, raw=True, max_tokens=8)
@@ -148,6 +152,7 @@ def test_a_text_that_is_being_written_keeps_its_threads(busy: Busy) -> None:
         assert n_threads(model)[0] == (2, 2)
 
 
+@pytest.mark.slow
 def test_the_users_number_of_threads_stays(busy: Busy) -> None:
     busy.cores = 0.0
     with specrun.load(learn=False, threads=1) as model:
@@ -181,6 +186,7 @@ def test_too_short_a_look_says_nothing() -> None:
     assert not FreeThreads([], LoadWatch()).look()
 
 
+@pytest.mark.slow
 def test_while_texts_are_compared_the_number_stays(busy: Busy) -> None:
     groups = ModelOptions(), SpeculationOptions(learn=False), MachineOptions()
     with opening.open_model(*groups, 0.0, Fetcher(False), print, is_measured=True) as model:
@@ -189,6 +195,7 @@ def test_while_texts_are_compared_the_number_stays(busy: Busy) -> None:
         assert n_threads(model)[0] == (1, 1)
 
 
+@pytest.mark.slow
 def test_what_passes_took_with_another_number_is_not_trusted(busy: Busy) -> None:
     def learned() -> set[int | None]:
         return {profile.settings.threads for profile in profile_files.saved(with_learned=True)}
@@ -213,6 +220,7 @@ def test_what_passes_took_with_another_number_is_not_trusted(busy: Busy) -> None
         assert model.plans.known
 
 
+@pytest.mark.slow
 def test_a_tuned_profile_of_all_threads_is_set_aside_while_there_are_fewer(busy: Busy) -> None:
     busy.cores = 0.0
     with specrun.load(ctx_size=512) as model:
@@ -229,6 +237,7 @@ def test_a_tuned_profile_of_all_threads_is_set_aside_while_there_are_fewer(busy:
         assert model.plans.profile
 
 
+@pytest.mark.slow
 def test_it_is_said_once(here: SpecrunHere, busy: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.conftest._COMMANDS_WITH_THREADS", ())
     command = ("generate", "--raw", "-n", "4", "--temp", "0", "--stats", PROMPT)

@@ -77,6 +77,7 @@ def test_the_logits_of_the_tokens_that_it_has_are_the_whole_drafts(trio: Trio, t
     assert np.isneginf(trimmed[:, others]).all()
 
 
+@pytest.mark.slow
 def test_the_embedded_draft_drafts_as_well_with_half_of_its_tokens(tmp_path: Path) -> None:
     trimmed, plan = tmp_path / "trimmed.gguf", SPECEXEC.plan(16, 4)
     trim(embedded.DRAFT, N_KEPT, trimmed)
@@ -86,6 +87,7 @@ def test_the_embedded_draft_drafts_as_well_with_half_of_its_tokens(tmp_path: Pat
     assert result.n_passes < 0.6 * plain.n_passes
 
 
+@pytest.mark.slow
 def test_a_trimmed_draft_may_have_another_tokenizer(tmp_path: Path) -> None:
     tokens = list(tokenizer()[TOKENS])
     tokens[LACKED] = "another"

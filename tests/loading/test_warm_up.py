@@ -16,6 +16,7 @@ GREEDY = SamplingParameters(temperature=0.0)
 TREE = SPECEXEC.plan(64, 8)
 
 
+@pytest.mark.slow
 def test_nothing_stays_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_up, "_SECONDS", 60.0)
     with engine(embedded.TARGET, embedded.DRAFT, TREE) as pair:

@@ -66,6 +66,7 @@ def candidate(file_type: str, n_layers: int, share: float = 1.0) -> Candidate:
     return Candidate(file_type, kept_layers(n_layers, share), n_layers)
 
 
+@pytest.mark.slow
 def test_a_pruned_draft_has_fewer_layers_and_loads(demo_target: Path, tmp_path: Path) -> None:
     path = tmp_path / "draft.gguf"
     half = candidate("q2_k", 8, 0.5)
@@ -77,6 +78,7 @@ def test_a_pruned_draft_has_fewer_layers_and_loads(demo_target: Path, tmp_path: 
         assert model.metadata("llama.block_count") == "4"
 
 
+@pytest.mark.slow
 def test_layers_alone_are_left_out_and_the_others_are_the_targets_bytes(demo_target: Path, tmp_path: Path) -> None:
     path = tmp_path / "draft.gguf"
     candidate("same", 8, 0.5).write(demo_target, path, go_on)
@@ -96,6 +98,7 @@ def test_split_targets_and_mixtures_of_experts(tmp_path: Path) -> None:
     LlamaModel(path).close()
 
 
+@pytest.mark.slow
 def test_what_the_quantizer_says_is_the_reason(tmp_path: Path) -> None:
     with pytest.raises(LlamaError, match=r"failed to load model from .*none.gguf"):
         candidate("q2_k", 8).write(tmp_path / "none.gguf", None, go_on)

@@ -87,6 +87,7 @@ def test_a_draft_whose_first_candidate_is_worse_wins_with_a_tree_where_large_pas
     assert best_tree(broad, dear, 150.0)[1] < best_tree(sharp, dear, 150.0)[1]
 
 
+@pytest.mark.slow
 def test_plain_decoding_has_the_memory_that_the_draft_takes(reference: Reference, demo_draft: Path) -> None:
     # As if every pass of the target read more from disk beside the draft than alone.
     streamed_less = replace(reference, place=(0, -1), plain_ms=reference.plain_ms / 1000)

@@ -127,6 +127,7 @@ def test_what_the_target_writes_is_kept(large: GgufFile) -> None:
     assert 20_000 not in kept_tokens(large, 8192)
 
 
+@pytest.mark.slow
 def test_a_draft_that_would_hardly_be_faster_is_not_trimmed(large: GgufFile, trimmed: Path, tmp_path: Path) -> None:
     deep = random_llama(tmp_path / "deep.gguf", vocab_extra=20_000, n_layer=12, n_ff=4096)
     for path in (embedded.DRAFT, embedded.HEAD, trimmed, deep, random_mamba(tmp_path / "mamba.gguf")):

@@ -97,6 +97,7 @@ def test_an_option_is_stronger_than_the_environment(here: SpecrunHere, script: P
     assert (result.code, result.stdout) == (0, f"{SCRIPT_TEXT}\n")
 
 
+@pytest.mark.slow
 def test_every_way_to_speculate_writes_the_same(here: SpecrunHere, random_model: Path) -> None:
     arguments = ["generate", "x", "-m", random_model, "-md", random_model, "-n", "12"]
     texts = {here(*arguments, "--speculate", method).stdout for method in ("auto", "off", "chain", "tree")}
@@ -124,6 +125,7 @@ def test_a_cache_type_that_does_not_divide_the_heads_is_refused(here: SpecrunHer
     here("generate", "x", "-m", path, "--speculate", "off", "-ctk", "q8_0").assert_fails(2, "--cache-type-k", "48")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

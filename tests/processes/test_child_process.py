@@ -39,6 +39,7 @@ def answered(asked: str) -> dict[str, str]:
     return child_process.answer(__name__, {"ask": asked}, "the child", lambda: None, debug=False)
 
 
+@pytest.mark.slow
 def test_an_answer_and_a_refusal() -> None:
     assert answered("answer") == {"said": "yes"}
     with pytest.raises(LlamaError, match="not today") as caught:
@@ -48,6 +49,7 @@ def test_an_answer_and_a_refusal() -> None:
         answered("lack")
 
 
+@pytest.mark.slow
 def test_crashes_are_told_from_refusals() -> None:
     with pytest.raises(CrashError, match=rf"the child ended by signal {signal.SIGSEGV:d}"):
         answered("crash")

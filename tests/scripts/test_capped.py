@@ -107,6 +107,7 @@ def test_evicting_leaves_nothing_resident(script: ModuleType, big_file: Path) ->
     assert script.resident_bytes(big_file) == 0
 
 
+@pytest.mark.slow
 def test_pages_that_another_process_maps_stay_and_are_reported(
     script: ModuleType, big_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -93,6 +93,7 @@ def test_a_recording_draws_each_screen_once(script: ModuleType) -> None:
     assert json.dumps(screen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["model_guide"], indirect=True)
 def test_the_guide_to_models_follows_from_the_catalog_and_placement(script: ModuleType) -> None:
     kept = script.DOCUMENT.read_text(encoding="utf-8")

@@ -22,6 +22,7 @@ from tests.streams import CONFIG
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_mixture.py"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="experts are read as they are chosen on Linux only")
 def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.gguf"

@@ -95,6 +95,7 @@ def test_system_messages_between_the_others_stay_in_their_place(qwen: Server) ->
     assert "'user', 'assistant' or 'system'" in qwen.client.post("/v1/messages", json=body).json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_the_last_message_of_the_assistant_is_continued(server: Server) -> None:
     ask: list[Any] = [{"role": "user", "content": "def f(x):"}]
     with anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0) as client:
@@ -125,6 +126,7 @@ def test_errors_have_anthropics_shape(qwen: Server, client: anthropic.Anthropic)
     assert json.loads(response.content)["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.slow
 def test_the_key(script: Path) -> None:
     with running(script, plan=OFF.plan(), access=Access(key="secret")) as server:
         with anthropic.Anthropic(base_url=server.url, api_key="secret", max_retries=0) as client:
@@ -160,6 +162,7 @@ def test_what_never_reaches_the_endpoint_is_told_in_the_same_shape(
     assert qwen.refused("/v1/message", {})[0] == 404  # in OpenAI's
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "value"),
     [

@@ -125,6 +125,7 @@ WITH_A_TEXT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", HALVES)
 def test_half_a_surrogate_pair_is_refused_wherever_it_is(server: Server, half: bytes) -> None:
     for path, body in WITH_A_TEXT:
@@ -139,6 +140,7 @@ def test_numbers_that_json_lacks_are_refused_wherever_they_are(server: Server, n
         assert (response.status_code, number.decode() in response.text) == (400, True)
 
 
+@pytest.mark.slow
 def test_whole_pairs_and_nul_are_text(server: Server) -> None:
     for text in (b"\\ud83d\\ude00", b"a\\u0000b", b"\\\\ud83d"):
         response = server.client.post(CHAT, content=WITH_A_TEXT[0][1] % text)
@@ -163,6 +165,7 @@ def test_there_is_nothing_elsewhere(server: Server) -> None:
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
 
+@pytest.mark.slow
 def test_what_is_not_possible_is_said(server: Server) -> None:
     for field in ({"echo": True}, {"suffix": "x"}, {"best_of": 3}):
         assert server.refused(COMPLETIONS, {"prompt": "x", **field})[1]["param"] in field

@@ -31,6 +31,7 @@ def test_timings_tell_what_speculation_did(server: Server) -> None:
     assert timings["tokens_per_pass"] == pytest.approx(64 / passes, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_stream_brings_the_same_text_in_pieces(server: Server) -> None:
     whole = server.chat(ASK, max_tokens=48)
     chunks = server.stream(CHAT, {"messages": messages(ASK), "max_tokens": 48})
@@ -73,6 +74,7 @@ def test_without_a_seed_each_request_has_another(server: Server) -> None:
     assert len(texts) == 3
 
 
+@pytest.mark.slow
 def test_a_stop_text_ends_the_answer_before_it(server: Server) -> None:
     whole = content(server.chat(ASK, max_tokens=48))
     stop = whole[20:24]
@@ -82,6 +84,7 @@ def test_a_stop_text_ends_the_answer_before_it(server: Server) -> None:
     assert streamed(server.stream(CHAT, {"messages": messages(ASK), "stop": stop})) == content(answer)
 
 
+@pytest.mark.slow
 def test_content_may_come_in_parts(server: Server) -> None:
     parts = [{"type": "text", "text": "def read_config"}, {"type": "text", "text": "(path):"}]
     answer = server.post(CHAT, {"messages": [{"role": "user", "content": parts}]})
@@ -103,6 +106,7 @@ def test_logprobs_come_with_each_token(server: Server) -> None:
     assert [one for choice in choices if choice["logprobs"] for one in choice["logprobs"]["content"]] == tokens
 
 
+@pytest.mark.slow
 def test_logprobs_end_before_a_stop_text(server: Server) -> None:
     whole = content(server.chat(ASK, max_tokens=48))
     answer = server.chat(ASK, max_tokens=48, stop=whole[20:24], logprobs=True)
@@ -121,6 +125,7 @@ def test_a_bias_forbids_or_forces_a_token(server: Server) -> None:
     assert content(forced) == 4 * second["token"]
 
 
+@pytest.mark.slow
 def test_the_last_message_of_the_assistant_is_continued(server: Server) -> None:
     begun = content(server.chat("def f(x):", max_tokens=8))
     whole = content(server.chat("def f(x):", max_tokens=24))

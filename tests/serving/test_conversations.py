@@ -36,6 +36,7 @@ def two_in_turn(server: Server, n_turns: int = 3) -> list[list[Json]]:
     return answers
 
 
+@pytest.mark.slow
 def test_a_conversation_that_goes_on_reads_only_what_is_new(server: Server) -> None:
     first = server.chat(FIRST, max_tokens=40)
     second = server.chat(FIRST, content(first), "    return", max_tokens=8)
@@ -43,6 +44,7 @@ def test_a_conversation_that_goes_on_reads_only_what_is_new(server: Server) -> N
     assert n_read(second) <= 12
 
 
+@pytest.mark.slow
 def test_an_answer_keeps_its_tokens_though_it_would_be_split_differently(server: Server) -> None:
     first = server.chat(FIRST, temperature=1.5, seed=7, top_k=0, min_p=0, top_p=1, max_tokens=60)
     texts = [FIRST, content(first), "x"]

@@ -147,6 +147,7 @@ def test_strict_arguments_are_held_to_their_schema_whatever_the_choice(tmp_path:
     assert "<parameter=no" not in content
 
 
+@pytest.mark.slow
 def test_anthropics_fields_ask_for_the_same() -> None:
     wanted = {"type": "json_schema", "schema": SCHEMA}
     asked = {"max_tokens": 1, "messages": [], "tools": [{"name": "a", "input_schema": SCHEMA, "strict": True}]}

@@ -132,6 +132,7 @@ def test_a_site_that_is_allowed_may_read_answers(guarded: Server) -> None:
     assert guarded.client.get("/health", headers={"Origin": "https://evil.example"}).status_code == 403
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("host", "expected"),
     [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("192.168.1.5", False), ("x", False)],

@@ -96,6 +96,7 @@ def test_a_template_is_applied_as_for_an_answer(server: Server) -> None:
     assert server.post("/apply-template", {"messages": messages("hello", "Begun")})["prompt"].endswith("Begun")
 
 
+@pytest.mark.slow
 def test_slots_say_how_many_are_in_use(endless: Path) -> None:
     with running(endless, plan=OFF.plan(), ctx_size=16_384) as server:
         assert [slot["is_processing"] for slot in server.client.get("/slots").json()] == [False]
@@ -142,6 +143,7 @@ def test_a_gap_is_put_between_the_models_tokens(tmp_path: Path, kinds: tuple[str
         assert infill_tokens(model, "", "") == [pre, suf, mid]
 
 
+@pytest.mark.slow
 def test_gaps_are_filled(filler: Server) -> None:
     body: Json = {"input_prefix": "a(", "input_suffix": ")", "n_predict": 6}
     answer = filler.post("/infill", body)
@@ -191,6 +193,7 @@ def test_models_tells_the_context_and_capabilities(server: Server) -> None:
     assert answer["models"][0]["name"] == NAME
 
 
+@pytest.mark.slow
 def test_a_model_is_found_by_its_name(server: Server) -> None:
     for path in (f"/v1/models/{NAME}", f"/models/{NAME}", f"/v1/models/{NAME}/"):
         assert server.client.get(path).json() == server.client.get("/v1/models").json()["data"][0]
@@ -214,6 +217,7 @@ def test_props_tell_what_a_request_gets(server: Server) -> None:
     assert props["build_info"] == f"specrun-{__version__}"
 
 
+@pytest.mark.slow
 def test_tokens_and_back(server: Server) -> None:
     text = "def é(x):\n"
     tokens = server.post("/tokenize", {"content": text})["tokens"]
@@ -228,6 +232,7 @@ def test_tokens_and_back(server: Server) -> None:
     assert server.refused("/tokenize", {"content": 5})[0] == 400
 
 
+@pytest.mark.slow
 def test_metrics_count_what_was_written(server: Server) -> None:
     def numbers() -> dict[str, float]:
         response = server.client.get("/metrics")

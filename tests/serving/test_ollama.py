@@ -76,6 +76,7 @@ def test_texts_with_a_system_message_and_raw(server: Server, client: ollama.Clie
     assert "".join(piece.response for piece in pieces) == raw.response
 
 
+@pytest.mark.slow
 def test_formats(client: ollama.Client) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
     for text in (
@@ -86,6 +87,7 @@ def test_formats(client: ollama.Client) -> None:
     assert (client.chat(NAME, ASK, format="json").message.content or "").startswith("{")
 
 
+@pytest.mark.slow
 def test_reasoning_and_calls(thinker: Server) -> None:
     def assert_told(messages: list[ollama.Message]) -> None:
         assert "".join(message.thinking or "" for message in messages) == "hm"
@@ -106,6 +108,7 @@ def test_reasoning_and_calls(thinker: Server) -> None:
         assert client.generate(NAME, "x", options=options).thinking == "hm"
 
 
+@pytest.mark.slow
 def test_gaps_are_filled_where_the_model_can(tmp_path: Path, client: ollama.Client) -> None:
     with running(filling(tmp_path / "model.gguf", *FILL), plan=OFF.plan()) as server:
         same = server.post("/infill", {"input_prefix": "a(", "input_suffix": ")", "n_predict": 6})["content"]
@@ -160,6 +163,7 @@ def test_errors_are_a_text(server: Server, path: str, body: dict[str, Any], stat
     assert part in response.json()["error"]
 
 
+@pytest.mark.slow
 def test_efforts_are_the_templates(tmp_path: Path) -> None:
     template = "{{ messages[0].content }}{{ ' and long' * 9 if reasoning_effort == 'high' }}"
     file = scripted_llama(tmp_path / "model.gguf", [b"yes"], metadata={CHAT_TEMPLATE: template})
@@ -169,6 +173,7 @@ def test_efforts_are_the_templates(tmp_path: Path) -> None:
         assert high > low == usual
 
 
+@pytest.mark.slow
 def test_a_stream_that_waits_is_kept_alive_by_lines_of_json(endless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specrun.serving.answers.KEEP_ALIVE_S", 0.01)
     with running(endless, plan=OFF.plan(), ctx_size=16_384) as server, ExitStack() as first:
@@ -193,6 +198,7 @@ def test_fields_are_named_as_they_are_here(server: Server) -> None:
         assert refused.json()["error"].startswith(f"{name} ")
 
 
+@pytest.mark.slow
 def test_no_number_of_tokens_is_no_limit(server: Server) -> None:
     body = {"messages": ASK, "stream": False, "options": {"num_predict": 0, "stop": ["e", " ", "a"]}}
     assert server.client.post("/api/chat", json=body).status_code == 200

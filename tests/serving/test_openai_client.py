@@ -59,6 +59,7 @@ def test_models(client: openai.OpenAI) -> None:
         client.models.retrieve("other")
 
 
+@pytest.mark.slow
 def test_errors(client: openai.OpenAI, keyed: Server) -> None:
     with pytest.raises(openai.BadRequestError, match="temperature"):
         client.chat.completions.create(model="any", messages=ASK, temperature=-1)

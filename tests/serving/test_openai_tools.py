@@ -37,6 +37,7 @@ def tools(tmp_path: Path) -> Iterator[openai.OpenAI]:
         yield client
 
 
+@pytest.mark.slow
 def test_a_call_is_streamed(tools: openai.OpenAI) -> None:
     with tools.chat.completions.stream(model=NAME, messages=ASK, tools=TOOLS, max_tokens=64) as stream:
         events = [event.type for event in stream]
@@ -53,6 +54,7 @@ def allowed(mode: str, *names: str) -> Any:
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
 
 
+@pytest.mark.slow
 def test_only_allowed_tools_are_called(tools: openai.OpenAI) -> None:
     def answer(tools_given: Any, choice: Any) -> Any:
         given: Any = {"messages": ASK, "tools": tools_given, "tool_choice": choice, "max_tokens": 64}
@@ -69,6 +71,7 @@ def test_only_allowed_tools_are_called(tools: openai.OpenAI) -> None:
             answer([weather, clock], choice)
 
 
+@pytest.mark.slow
 def test_an_answer_is_parsed_into_a_class(tmp_path: Path) -> None:
     file = edited(tmp_path / "pair.gguf", embedded.TARGET, {CHAT_TEMPLATE: QWEN3})
     with running(file) as server, openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:

@@ -83,6 +83,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(busy: Server) -> None:
     assert busy.post(COMPLETIONS, SHORT)["choices"][0]["text"] == SHORT_TEXT
 
 
+@pytest.mark.slow
 def test_who_goes_away_while_waiting_leaves_the_queue(busy: Server) -> None:
     with ExitStack() as first:
         begin(busy, first)
@@ -104,6 +105,7 @@ def test_a_waiting_stream_is_kept_alive(busy: Server, monkeypatch: pytest.Monkey
     assert "".join(piece["choices"][0]["text"] for piece in pieces) == SHORT_TEXT
 
 
+@pytest.mark.slow
 def test_the_end_of_the_server_ends_answers_with_a_reason(endless: Path) -> None:
     lines: list[str] = []
     with ExitStack() as stack:

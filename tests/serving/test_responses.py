@@ -71,6 +71,7 @@ def refused(server: Server, **body: Any) -> tuple[int, str, str]:
     return status, error["param"], error["message"]
 
 
+@pytest.mark.slow
 def test_reasoning_text_and_a_call_are_items(client: openai.OpenAI) -> None:
     response = client.responses.create(model=NAME, input=ASK, tools=TOOLS, instructions="Be brief.")
     assert (response.status, response.error, response.incomplete_details) == ("completed", None, None)
@@ -85,6 +86,7 @@ def test_reasoning_text_and_a_call_are_items(client: openai.OpenAI) -> None:
     assert response.instructions == "Be brief."
 
 
+@pytest.mark.slow
 def test_a_stream_has_the_same_items_piece_by_piece(client: openai.OpenAI, qwen: Server) -> None:
     whole = client.responses.create(model=NAME, input=ASK, tools=TOOLS)
     with client.responses.stream(model=NAME, input=ASK, tools=TOOLS) as stream:
@@ -139,6 +141,7 @@ def test_the_next_turn_brings_items_back(client: openai.OpenAI, qwen: Server) ->
     assert second.usage.input_tokens == n_chat_prompt(qwen, *chat, tools=tools)
 
 
+@pytest.mark.slow
 def test_earlier_responses_are_named_instead_of_sent(client: openai.OpenAI, qwen: Server) -> None:
     first = client.responses.create(model=NAME, input=ASK, tools=TOOLS, instructions="Be brief.")
     result: Any = {"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "rain"}
@@ -174,6 +177,7 @@ def test_the_latest_responses_are_kept_within_a_bound() -> None:
     assert kept.find("r19") is kept.item("i19") is None
 
 
+@pytest.mark.slow
 def test_tools_of_a_namespace_are_called_by_their_own_names(tmp_path: Path) -> None:
     """As Codex declares the tools of an MCP server."""
     script = [b"<tool_call>", b'\n{"name": "home__', b'weather", "argu', b'ments": {}', b"}\n", b"</tool_call>"]
@@ -208,6 +212,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.slow
 def test_an_answer_is_parsed_into_a_class(pair: Server) -> None:
     with openai.OpenAI(base_url=f"{pair.url}/v1", api_key="any", max_retries=0) as client:
         answer = client.responses.parse(
@@ -218,6 +223,7 @@ def test_an_answer_is_parsed_into_a_class(pair: Server) -> None:
         assert plain.output_text.startswith("{")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}])
 def test_a_call_is_forced(pair: Server, choice: Any) -> None:
     answer = pair.post(PATH, {"input": ASK, "tools": TOOLS, "tool_choice": choice, "max_output_tokens": 200})
@@ -246,6 +252,7 @@ def test_log_probabilities_are_those_of_the_message_alone(qwen: Server) -> None:
     assert done["logprobs"] == part["logprobs"]
 
 
+@pytest.mark.slow
 def test_an_answer_without_a_word_is_a_message(tmp_path: Path) -> None:
     file = scripted_llama(tmp_path / "q.gguf", [b"<think>", b"hm", b"</think>"], metadata={CHAT_TEMPLATE: QWEN3})
     with running(file, plan=OFF.plan()) as server:
@@ -253,6 +260,7 @@ def test_an_answer_without_a_word_is_a_message(tmp_path: Path) -> None:
     assert [item["type"] for item in output] == ["reasoning", "message"]
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_told_in_the_fields_that_were_sent(qwen: Server) -> None:
     assert refused(qwen)[:2] == (400, "input")
     assert refused(qwen, input=[{"content": "x"}])[1:] == ("input[0].role", "input[0].role is missing")
@@ -284,5 +292,6 @@ def test_what_is_wrong_is_told_in_the_fields_that_were_sent(qwen: Server) -> Non
     assert (status, error["code"]) == (400, "context_length_exceeded")
 
 
+@pytest.mark.slow
 def test_the_address_without_a_version(qwen: Server) -> None:
     assert qwen.post("/responses", {"input": ASK})["object"] == "response"

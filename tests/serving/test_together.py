@@ -110,6 +110,7 @@ def test_so_they_do_where_costs_and_what_is_seen_size_the_trees(plain: list[Any]
         assert sum(answer["timings"]["draft_n_accepted"] for answer in answers) > 0
 
 
+@pytest.mark.slow
 def test_a_client_that_goes_away_changes_nothing_for_the_others(server: Server, plain: list[Any]) -> None:
     n_before = server.answers.get("interrupted", 0)
     with ThreadPoolExecutor(3) as executor:

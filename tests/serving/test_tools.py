@@ -129,6 +129,7 @@ def test_a_call_that_is_cut_off_ends_by_length(qwen: Server) -> None:
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city"'}
 
 
+@pytest.mark.slow
 def test_a_call_that_is_cut_leaves_no_part_of_its_tags(qwen: Server) -> None:
     for n in range(1, 20):
         message = qwen.post(CHAT, {"messages": ASK, "tools": TOOLS, "max_tokens": n})["choices"][0]["message"]
@@ -351,6 +352,7 @@ def test_arguments_that_strict_holds(model: LlamaModel, argument: Any, good: lis
     assert {text: lets_through(model, tools, text) for text in texts} == texts
 
 
+@pytest.mark.slow
 def test_bounds_of_lengths_are_integers_without_strict_too(model: LlamaModel) -> None:
     tools = tools_of({"properties": {"a": {"type": "string", "maxLength": 5.0}}}, strict=False)
     assert lets_through(model, tools, "abcde")

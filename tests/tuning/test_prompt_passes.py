@@ -85,6 +85,7 @@ def test_nothing_large_is_timed_where_it_can_gain_nothing(random_model: Path, mo
     assert may_gain(plain_ms=5000, prompt_ms=12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "sizes"), [(-1, set()), (8, set()), (26, {512, 1024}), (1000, set(SIZES))])
 def test_passes_that_would_not_end_in_time_are_left_out_with_a_note(
     random_model: Path, seconds: float, sizes: set[int], monkeypatch: pytest.MonkeyPatch

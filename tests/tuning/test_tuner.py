@@ -124,6 +124,7 @@ def test_the_draft_table_has_our_own_work_as_texts_show_it(
     assert table.ms(64, 0) > 2 * 4.0
 
 
+@pytest.mark.slow
 def test_without_a_draft_the_target_alone_is_measured(on: Callable[..., Any], pair: tuple[Path, Path]) -> None:
     with on({1: 50.0, 512: 60.0}, {1: 1.0}):
         tuned = measured(pair[0], None)
@@ -132,6 +133,7 @@ def test_without_a_draft_the_target_alone_is_measured(on: Callable[..., Any], pa
     assert [plan.plan for plan in tuned.plans] == [OFF.plan()] * 2
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_behind_the_stages_that_are_over(
     on: Callable[..., Any], pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def test_texts_from_elsewhere_are_measured(pair: tuple[Path, Path]) -> None:
         assert meter.vector()[0] > 0.2
 
 
+@pytest.mark.slow
 def test_passes_of_a_head_are_timed(pair: tuple[Path, Path]) -> None:
     with engine(*pair, SPECEXEC.plan(32, 8)) as e:
         timer = DraftTimer(e, code_prompts(e, 1, 50)[0])

@@ -64,6 +64,7 @@ N_VOCAB = 60
 UNFILTERED = SamplingParameters(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "parameters",
     [

@@ -76,6 +76,7 @@ def wrong_after(n_passes: int, rank: int) -> Any:
     return sabotaged
 
 
+@pytest.mark.slow
 def test_the_embedded_pair_is_identical(model: Model) -> None:
     findings = found(model)
     assert [(one.kind, one.temperature) for one in findings] == [
@@ -122,6 +123,7 @@ def test_a_k_quant_parts_only_at_near_ties(k_quant: Model) -> None:
     assert all(one.n_drafted for one in findings)
 
 
+@pytest.mark.slow
 def test_a_wrong_token_is_an_error_even_if_it_is_the_next_likeliest(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def lines_of(sent: str, width: int, height: int) -> list[str]:
     return [line.rstrip() for line in [*above, *screen.display]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_the_screen_at_the_end_does_not_depend_on_the_pieces(completion: Completion, size: int) -> None:
     sent, screen = shown(completion, TEXT, size)
@@ -109,6 +110,7 @@ def test_the_speed_is_shown_meanwhile(completion: Completion) -> None:
     assert "tokens/s, the first after " in sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("markdown", [True, False])
 def test_a_long_paragraph_is_visible_while_it_is_written(completion: Completion, markdown: bool) -> None:
     """As much of its end as fits the screen above the line about the speed; at the end all of it has scrolled by."""
@@ -170,6 +172,7 @@ def test_thinking_that_is_interrupted_folds_too(completion: Completion) -> None:
     assert "".join(lines_of(file.getvalue(), 80, 24)).startswith("thought for ")
 
 
+@pytest.mark.slow
 @given(st.text(alphabet="ab1 \n*`~#-+>|<[]().&_", max_size=200), st.integers(1, 9))
 def test_no_letter_is_lost_or_shown_twice(completion: Completion, text: str, size: int) -> None:
     _, screen = shown(completion, text, size)

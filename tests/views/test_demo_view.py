@@ -20,6 +20,7 @@ def comparison() -> Comparison:
     return comparison
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 50), (40, 24), (20, 10)])
 def test_both_texts_fit_the_screen(
     comparison: Comparison, width: int, height: int, monkeypatch: pytest.MonkeyPatch

@@ -85,6 +85,7 @@ def kept(text: str) -> list[str]:
     return [one for one in text if one not in MARKS and not one.isspace() and one != "\ufeff"]
 
 
+@pytest.mark.slow
 @given(TEXTS)
 @example("- " * 40 + "deep")
 @example("5. a\n7. b\n\n9. c")
@@ -92,6 +93,7 @@ def test_every_character_that_is_no_mark_is_drawn_in_order(text: str) -> None:
     assert "".join(kept(drawn(text, 2000))) == "".join(kept(visible(text)))
 
 
+@pytest.mark.slow
 @given(TEXTS, st.integers(20, 80))
 @example("|a|b|c|d|e|f|g|\n|-|-|-|-|-|-|-|\n|1 one word|2|3|4|5|6|supercalifragilistic|", 40)
 def test_every_character_is_drawn_on_a_narrow_screen(text: str, width: int) -> None:
@@ -101,6 +103,7 @@ def test_every_character_is_drawn_on_a_narrow_screen(text: str, width: int) -> N
     assert all(cell_len(line) <= width for line in screen.split("\n"))
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

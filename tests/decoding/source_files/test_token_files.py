@@ -54,6 +54,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
             token_files.write(place, MAGIC, TOKENIZER, {}, [ARRAY])
 
 
+@pytest.mark.slow
 def test_every_shorter_or_longer_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "f"
     token_files.write(file, MAGIC, TOKENIZER, {"b": 1}, [ARRAY])

@@ -45,6 +45,7 @@ def notices(made: RunOptions) -> list[str]:
         return model.notices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one", relied_on.FACTS, ids=lambda one: one.name)
 def test_it_holds_for_this_llama_cpp(one: Fact) -> None:
     assert why_not(one) is None
@@ -53,6 +54,7 @@ def test_it_holds_for_this_llama_cpp(one: Fact) -> None:
 # --- each fact, broken ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_other_cells_end_texts_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CellLedger, "make_room", lambda ledger, _: ledger.free_dead())
     with Model(options(parallel=2)) as model:
@@ -62,6 +64,7 @@ def test_other_cells_end_texts_at_the_same_time(monkeypatch: pytest.MonkeyPatch)
         ]
 
 
+@pytest.mark.slow
 def test_other_bits_of_weights_in_the_file_leave_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
     if not tiled_kernels.has_processor():
         pytest.skip("nothing is re-ordered")
@@ -76,6 +79,7 @@ def test_other_bits_of_weights_in_the_file_leave_one_order(monkeypatch: pytest.M
     assert said[0] in notices(made)
 
 
+@pytest.mark.slow
 def test_kernels_that_end_the_process_leave_weights_in_the_order_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +97,7 @@ def test_kernels_that_end_the_process_leave_weights_in_the_order_of_the_file(
     assert "-mno-amx-int8" in found["fact: re-ordered weights"].fix == found["fact: weights in both orders"].fix
 
 
+@pytest.mark.slow
 def test_kernels_for_amx_are_tried_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reordered, "read_flags", lambda: {"amx_int8"})
     assert why_not(relied_on.REORDERED) is None
@@ -209,6 +214,7 @@ def test_other_embeddings_end_trimmed_drafts(monkeypatch: pytest.MonkeyPatch, tm
     )
 
 
+@pytest.mark.slow
 def test_layers_in_another_order_are_not_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this turns off for a model is in `tests/llama/streaming/test_self_check.py`."""
     monkeypatch.setattr(gate, "_LAYER_OUTPUT", b"not in this graph")
@@ -267,6 +273,7 @@ def test_a_check_that_cannot_run_fails_this_time_only(monkeypatch: pytest.Monkey
     assert why_not(made) is None
 
 
+@pytest.mark.slow
 def test_doctor_prints_the_list() -> None:
     found = list(probe.check_facts(()))
     assert [(one.check, one.status, one.detail) for one in found] == [

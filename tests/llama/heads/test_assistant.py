@@ -43,6 +43,7 @@ def pair(files: tuple[Path, Path]) -> Iterator[tuple[Engine, AssistantDraft]]:
         yield e, e.draft
 
 
+@pytest.mark.slow
 def test_nodes_know_those_above_them_and_the_cached_text(pair: tuple[Engine, AssistantDraft]) -> None:
     e, draft = pair
     e.target.set_prompt(TEXT)
@@ -118,6 +119,7 @@ def test_a_cache_is_read_as_it_was_written(files: tuple[Path, Path], settings: L
     assert np.corrcoef(*rows)[0, 1] > 0.999
 
 
+@pytest.mark.slow
 def test_what_files_say(files: tuple[Path, Path], tmp_path: Path) -> None:
     target, file = (GgufFile.read(path) for path in files)
     head = head_in(file)

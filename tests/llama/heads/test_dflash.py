@@ -103,6 +103,7 @@ def test_rows_along_a_text_are_those_behind_each_token(pair: tuple[Engine, Block
         assert_close(rows[n - 4], after(pair, TEXT[:n])[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS, ids=str)
 def test_after_an_interruption_at_any_moment_the_next_text_is_right(
     pair: tuple[Engine, BlockDraft], moment: Moment
@@ -178,6 +179,7 @@ def test_what_llama_cpp_cannot_compute_is_named(tmp_path: Path) -> None:
         raise AssertionError("it was loaded")
 
 
+@pytest.mark.slow
 def test_a_block_is_no_longer_than_the_plans_are_deep(tmp_path: Path) -> None:
     rows = []
     for name, make, first in (("dflash", random_dflash, 1), ("dspark", random_dspark, 0)):

@@ -92,6 +92,7 @@ def accept(head: Head, path: Sequence[int], next_token: int) -> None:
     head.engine.target.commit(tree, places, next_token)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [[], [1], [6], [1, 4, 5], [1, 2, 3]], ids=str)
 def test_drafts_after_rounds_are_those_from_scratch(head: Head, path: list[int]) -> None:
     # Several rounds, so that accepted tokens that are decoded again have their states, too.
@@ -190,6 +191,7 @@ def test_after_an_interruption_at_any_moment_the_next_text_is_right(
         assert_close(head.draft.start(text), expected)
 
 
+@pytest.mark.slow
 def test_a_head_with_an_embedding_of_its_own(tmp_path: Path) -> None:
     file = random_eagle3(tmp_path / "head.gguf", owns_embedding=True)
     with engine(embedded.TARGET, file, SPECEXEC.plan(8, 4)) as e:

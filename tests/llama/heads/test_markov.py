@@ -63,6 +63,7 @@ def test_every_node_has_the_logits_behind_its_own_token(
     assert len({int(row.argmax()) for row in second}) == 3, "children of different tokens have different candidates"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_draft_vocab", [None, 1500])
 def test_of_many_tokens_only_the_likeliest_follow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_draft_vocab: int | None

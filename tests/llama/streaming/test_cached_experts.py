@@ -91,6 +91,7 @@ def one_pass(made: LlamaContext) -> bytes:
     return target.score(TokenTree.chain([5, *range(100, 130)])).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_layers", [1, 1.5, 3, ALL])
 def test_every_pass_has_the_same_bits(mixture: Path, expected: list[bytes], n_layers: float) -> None:
     with cached(mixture, n_layers) as (made, weights):
@@ -102,12 +103,14 @@ def test_every_pass_has_the_same_bits(mixture: Path, expected: list[bytes], n_la
     assert not mappings_of(mixture)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ring", [RingSettings(n_readers=1, request_bytes=PAGE), RingSettings(n_readers=4)])
 def test_readers_and_requests_make_no_difference(mixture: Path, expected: list[bytes], ring: RingSettings) -> None:
     with cached(mixture, 1.5, ring=ring) as (made, _):
         assert written(made) == expected
 
 
+@pytest.mark.slow
 def test_fresh_memory_instead_of_moved_one_makes_no_difference(
     mixture: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +119,7 @@ def test_fresh_memory_instead_of_moved_one_makes_no_difference(
         assert written(made) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [random_deepseek2, random_gpt_oss, random_qwen35_moe], ids=lambda make: make.__name__)
 def test_other_architectures_are_the_same(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     """Shared experts, a dense layer, biases of experts, and a hybrid."""
@@ -133,11 +137,13 @@ def test_other_architectures_are_the_same(tmp_path: Path, make: Callable[[Path],
         assert weights.found[1] < weights.found[0]
 
 
+@pytest.mark.slow
 def test_experts_of_a_split_model_are_the_same(tmp_path: Path, mixture: Path, expected: list[bytes]) -> None:
     with cached(split(tmp_path / "m.gguf", mixture, 3), 1.5) as (made, _):
         assert written(made) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [0, 1, 700, 2000])
 def test_experts_may_begin_anywhere_in_a_page(tmp_path: Path, mixture: Path, n: int) -> None:
     """Other metadata move the weights to other places within their pages."""
@@ -148,6 +154,7 @@ def test_experts_may_begin_anywhere_in_a_page(tmp_path: Path, mixture: Path, n: 
         assert [one_pass(made), one_pass(made)] == [expected] * 2
 
 
+@pytest.mark.slow
 def test_matrices_smaller_than_a_page_stay(tmp_path: Path) -> None:
     path = random_qwen3_moe(tmp_path / "m.gguf", n_layer=3, n_expert=8, n_ff=8)
     assert not any(sizes(pages_of(path)))
@@ -168,6 +175,7 @@ def in_memory(path: Path, weights: CachedExperts) -> NDArray[np.bool_]:
     return np.concatenate(held)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_layers", [1, 2.5])
 def test_no_more_memory_is_taken_than_there_is_room_for(mixture: Path, n_layers: float) -> None:
     pages = pages_of(mixture)
@@ -183,6 +191,7 @@ def test_no_more_memory_is_taken_than_there_is_room_for(mixture: Path, n_layers:
             assert weights._cache.n_bytes == sum(m.own(j).n_bytes for i, j in kept for m in pages.matrices()[i])
 
 
+@pytest.mark.slow
 def test_what_is_dropped_takes_no_memory_and_what_is_kept_is_right(mixture: Path) -> None:
     pages = pages_of(mixture)
     with cached(mixture, 1.5) as (made, weights):
@@ -200,6 +209,7 @@ def test_what_is_dropped_takes_no_memory_and_what_is_kept_is_right(mixture: Path
                     assert bytes(address_space.view(shift + own.offset, own.n_bytes)) == wanted
 
 
+@pytest.mark.slow
 def test_what_is_read_is_what_is_missing(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missed: list[tuple[int, list[int]]] = []
     choose = ExpertCache.choose
@@ -240,6 +250,7 @@ class ShortOfMemory(Pressure):
         return self.n_bytes if self.n_passes > 1 else 0
 
 
+@pytest.mark.slow
 def test_memory_that_runs_short_is_given_back_down_to_a_layer(mixture: Path, expected: list[bytes]) -> None:
     layer = max(sizes(pages_of(mixture)))
     with cached(mixture, 3, ShortOfMemory(layer // 3)) as (made, weights):
@@ -253,6 +264,7 @@ def test_memory_that_runs_short_is_given_back_down_to_a_layer(mixture: Path, exp
         assert "of experts stay" in after.notice
 
 
+@pytest.mark.slow
 def test_only_the_first_load_of_a_file_is_checked(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with cached(mixture, 2):
         pass
@@ -261,6 +273,7 @@ def test_only_the_first_load_of_a_file_is_checked(mixture: Path, monkeypatch: py
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["wrong bytes", "too late", "not told", "a read error"])
 def test_what_cannot_be_cached_is_refused_and_restored(
     mixture: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch, fault: str
@@ -301,6 +314,7 @@ def test_what_cannot_be_cached_is_refused_and_restored(
             assert written(plain) == expected
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_short_is_an_error_and_nothing_wrong_is_kept(
     tmp_path: Path, mixture: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +334,7 @@ def test_a_file_that_is_cut_short_is_an_error_and_nothing_wrong_is_kept(
         assert weights._cache.n_bytes <= weights.residency.cache_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [LlamaError("a disk that fails"), KeyboardInterrupt()])
 def test_a_pass_that_ends_in_the_middle_leaves_nothing_wrong(
     mixture: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException

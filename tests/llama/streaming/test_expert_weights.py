@@ -51,6 +51,7 @@ def reading(path: Path) -> Iterator[LlamaContext]:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_shards", [1, 3])
 def test_every_pass_has_the_same_bits(tmp_path: Path, mixture: Path, n_shards: int) -> None:
     path = mixture if n_shards == 1 else split(tmp_path / "m.gguf", mixture, n_shards)
@@ -66,6 +67,7 @@ def test_every_pass_has_the_same_bits(tmp_path: Path, mixture: Path, n_shards: i
     assert not mappings_of(path)
 
 
+@pytest.mark.slow
 def test_only_what_was_read_is_used(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights of all other experts may be anything."""
     chosen: dict[int, set[int]] = {}
@@ -105,6 +107,7 @@ def test_only_what_was_read_is_used(mixture: Path, monkeypatch: pytest.MonkeyPat
             assert (one_pass() == expected) == (experts is not chosen)
 
 
+@pytest.mark.slow
 def test_a_pass_of_several_tokens_reads_the_experts_of_all(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[NDArray[np.int64]] = []
     monkeypatch.setattr(ExpertWeights, "_read", lambda _, _layer, counts: chosen.append(counts))
@@ -118,6 +121,7 @@ def test_a_pass_of_several_tokens_reads_the_experts_of_all(mixture: Path, monkey
         assert all(np.count_nonzero(counts) > N_USED for counts in chosen)
 
 
+@pytest.mark.slow
 def test_neighbours_are_asked_for_at_once_and_every_byte_of_them(
     mixture: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +141,7 @@ def test_neighbours_are_asked_for_at_once_and_every_byte_of_them(
     assert all(start % PAGE == 0 for start, _ in asked)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_short_is_an_error_instead_of_a_crash(tmp_path: Path, mixture: Path) -> None:
     path = tmp_path / "m.gguf"
     shutil.copy(mixture, path)
@@ -148,6 +153,7 @@ def test_a_file_that_is_cut_short_is_an_error_instead_of_a_crash(tmp_path: Path,
             target.score(TokenTree.chain([5, *range(100, 130)]))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_so_is_refused_and_restored(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with context(mixture) as plain:
         expected = written(plain)

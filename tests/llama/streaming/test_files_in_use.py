@@ -31,6 +31,7 @@ with streamed_context(Path(sys.argv[1]), 1) as streamed:
 """
 
 
+@pytest.mark.slow
 def test_a_file_that_is_replaced_in_use_is_read_on_as_it_was(
     tmp_path: Path, model: Path, expected: list[bytes]
 ) -> None:
@@ -42,6 +43,7 @@ def test_a_file_that_is_replaced_in_use_is_read_on_as_it_was(
         assert written(streamed) == expected
 
 
+@pytest.mark.slow
 def test_a_file_that_is_deleted_in_use_is_read_on(tmp_path: Path, model: Path, expected: list[bytes]) -> None:
     path = tmp_path / "m.gguf"
     shutil.copy(model, path)
@@ -50,6 +52,7 @@ def test_a_file_that_is_deleted_in_use_is_read_on(tmp_path: Path, model: Path, e
         assert written(streamed) == expected
 
 
+@pytest.mark.slow
 def test_a_later_shard_that_is_replaced_before_streaming_is_refused(tmp_path: Path, model: Path) -> None:
     path = split(tmp_path / "m.gguf", model, 3)
     last = max(tmp_path.glob("m-*.gguf"))
@@ -101,6 +104,7 @@ def in_ram() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_a_file_system_without_a_disk_is_read_all_the_same(in_ram: Path, model: Path, expected: list[bytes]) -> None:
     path = in_ram / "m.gguf"
     shutil.copy(model, path)

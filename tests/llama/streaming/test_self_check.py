@@ -41,6 +41,7 @@ def stream(loaded: LlamaModel, path: Path) -> None:
         self_check.stream(made, weights)
 
 
+@pytest.mark.slow
 def test_wrong_bytes_are_found(model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     read = WeightFile.read
 
@@ -53,6 +54,7 @@ def test_wrong_bytes_are_found(model: Path, expected: list[bytes], monkeypatch: 
     assert refusal(model, expected) == "this llama.cpp gave other logits with streamed weights"
 
 
+@pytest.mark.slow
 def test_weights_that_are_used_outside_of_their_layer_are_found(
     model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +68,7 @@ def test_weights_that_are_used_outside_of_their_layer_are_found(
     assert refusal(model, expected) == "this llama.cpp gave other logits with streamed weights"
 
 
+@pytest.mark.slow
 def test_read_errors_while_loading_are_one_line(
     model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +79,7 @@ def test_read_errors_while_loading_are_one_line(
     assert refusal(model, expected) == "reading ahead failed (a read error)"
 
 
+@pytest.mark.slow
 def test_a_model_whose_layers_have_no_outputs_is_refused(
     model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,11 +87,13 @@ def test_a_model_whose_layers_have_no_outputs_is_refused(
     assert refusal(model, expected) == "llama.cpp does not compute this model layer by layer"
 
 
+@pytest.mark.slow
 def test_a_file_that_two_models_use_is_refused(model: Path) -> None:
     with LlamaModel(model), LlamaModel(model) as second, pytest.raises(CannotStreamError, match="another model"):
         stream(second, model)
 
 
+@pytest.mark.slow
 def test_a_file_that_was_replaced_is_refused(tmp_path: Path, model: Path) -> None:
     path = tmp_path / "m.gguf"
     shutil.copy(model, path)
@@ -100,6 +106,7 @@ def test_a_file_that_was_replaced_is_refused(tmp_path: Path, model: Path) -> Non
             StreamedWeights(plans.pages, plans.plan, RingSettings(), CALM)
 
 
+@pytest.mark.slow
 def test_a_file_that_was_written_to_is_refused(tmp_path: Path, model: Path) -> None:
     path = tmp_path / "m.gguf"
     shutil.copy(model, path)
@@ -110,6 +117,7 @@ def test_a_file_that_was_written_to_is_refused(tmp_path: Path, model: Path) -> N
             weights.stream()
 
 
+@pytest.mark.slow
 def test_weights_that_were_read_into_memory_are_refused(model: Path) -> None:
     with (
         LlamaModel(model, LlamaSettings(load_mode="none")) as loaded,
@@ -162,6 +170,7 @@ def test_only_the_first_load_of_a_file_is_checked(
     assert n_passes(path) == 2
 
 
+@pytest.mark.slow
 def test_a_result_that_cannot_be_read_or_written_is_only_checked_again(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +185,7 @@ def test_a_result_that_cannot_be_read_or_written_is_only_checked_again(
     assert n_passes(model) == 2
 
 
+@pytest.mark.slow
 def test_other_bits_are_tried_again(model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Ring, "wait_for", lambda *_: None)
@@ -185,6 +195,7 @@ def test_other_bits_are_tried_again(model: Path, expected: list[bytes], monkeypa
         assert written(streamed) == expected
 
 
+@pytest.mark.slow
 def test_another_order_of_layers_is_found_only_once(
     model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ from tests.models import edited, random_gemma3, random_llama, random_mamba, rand
 from tests.streams import CALM, CONFIG, PROMPT, context, planned, streamed_context, written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_resident", "n_slots"), [(0, 2), (1, 2), (3, 2), (0, 3), (1, 3), (0, 4)])
 def test_every_pass_has_the_same_bits(model: Path, expected: list[bytes], n_resident: int, n_slots: int) -> None:
     with streamed_context(model, n_resident, n_slots) as streamed:
@@ -40,6 +41,7 @@ def test_every_pass_has_the_same_bits(model: Path, expected: list[bytes], n_resi
         assert written(streamed) == expected
 
 
+@pytest.mark.slow
 def test_several_passes_in_one_call_are_the_same(model: Path) -> None:
     settings = replace(CONFIG.settings, ubatch_size=CONFIG.n_batch, batch_size=2 * CONFIG.n_batch)
     config = replace(CONFIG, settings=settings)
@@ -50,12 +52,14 @@ def test_several_passes_in_one_call_are_the_same(model: Path) -> None:
         assert written(streamed) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_readers", [1, 4])
 def test_layers_of_several_requests_are_the_same(model: Path, expected: list[bytes], n_readers: int) -> None:
     with streamed_context(model, 0, 3, ring=RingSettings(n_readers, 4096)) as streamed:
         assert written(streamed) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_resident", "n_before", "n_after"), [(3, 2, 4), (1, 4, 2)])
 def test_memory_is_given_back_before_more_is_taken(
     model: Path, monkeypatch: pytest.MonkeyPatch, n_resident: int, n_before: int, n_after: int
@@ -86,6 +90,7 @@ def held(weights: StreamedWeights) -> int:
     return residency.resident_bytes + residency.n_slots * residency.slot_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["f32", "split", "gemma3", "renamed", "line break"]
 )  # gemma3: tied output, sliding windows
@@ -108,6 +113,7 @@ def test_other_files_are_the_same(tmp_path: Path, model: Path, kind: str) -> Non
         assert written(streamed) == expected
 
 
+@pytest.mark.slow
 def test_a_link_to_the_file_is_followed(tmp_path: Path, model: Path) -> None:
     link = tmp_path / "link.gguf"
     link.symlink_to(model)
@@ -116,6 +122,7 @@ def test_a_link_to_the_file_is_followed(tmp_path: Path, model: Path) -> None:
         assert streamed.weights.residency.mode == "ring"
 
 
+@pytest.mark.slow
 def test_buffered_reads_are_the_same(model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the file system refuses O_DIRECT."""
     opened = os.open
@@ -130,6 +137,7 @@ def test_buffered_reads_are_the_same(model: Path, expected: list[bytes], monkeyp
         assert written(streamed) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_huge", [True, False])
 def test_reads_through_a_buffer_and_without_one_are_the_same(
     model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch, is_huge: bool
@@ -139,6 +147,7 @@ def test_reads_through_a_buffer_and_without_one_are_the_same(
         assert written(streamed) == expected
 
 
+@pytest.mark.slow
 def test_without_the_right_to_lock_memory_it_works_all_the_same(
     model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +158,7 @@ def test_without_the_right_to_lock_memory_it_works_all_the_same(
         assert written(streamed) == expected
 
 
+@pytest.mark.slow
 def test_every_pass_reads_the_streamed_layers_once(model: Path) -> None:
     with streamed_context(model, n_resident=2) as streamed:
         weights = streamed.weights
@@ -189,6 +199,7 @@ def test_everything_is_given_back(model: Path) -> None:
     assert not mappings_of(model)
 
 
+@pytest.mark.slow
 def test_closing_restores_the_mapping(model: Path, expected: list[bytes]) -> None:
     plans = planned(model)
     with LlamaModel(model) as loaded:
@@ -201,6 +212,7 @@ def test_closing_restores_the_mapping(model: Path, expected: list[bytes]) -> Non
             assert written(plain) == expected
 
 
+@pytest.mark.slow
 def test_an_array_over_the_file_that_python_has_yet_to_free_is_not_in_the_way(model: Path) -> None:
     gc.disable()
     try:
@@ -214,6 +226,7 @@ def test_an_array_over_the_file_that_python_has_yet_to_free_is_not_in_the_way(mo
         gc.enable()
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_short_in_use_ends_in_one_line(tmp_path: Path, model: Path) -> None:
     path = tmp_path / "m.gguf"
     shutil.copy(model, path)
@@ -227,6 +240,7 @@ def test_a_file_that_is_cut_short_in_use_ends_in_one_line(tmp_path: Path, model:
         assert "\n" not in str(failed.value)
 
 
+@pytest.mark.slow
 def test_after_a_failed_pass_the_next_ones_are_right(
     model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +263,7 @@ def test_after_a_failed_pass_the_next_ones_are_right(
         assert written(streamed) == expected
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_middle_of_a_pass(model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     wait_for = Ring.wait_for
     with streamed_context(model) as streamed:
@@ -281,6 +296,7 @@ class ShortOfMemory(Pressure):
         return self.shortages.get(self.n_passes, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_slots", [2, 3])
 def test_layers_are_given_back_between_passes_and_the_bits_stay_the_same(
     model: Path, expected: list[bytes], n_slots: int
@@ -301,6 +317,7 @@ def test_layers_are_given_back_between_passes_and_the_bits_stay_the_same(
         assert written(streamed) == expected
 
 
+@pytest.mark.slow
 def test_what_was_read_is_counted_over_all_rings(model: Path) -> None:
     layer = max(planned(model).pages.layer_bytes)
     with streamed_context(model, 3, pressure=ShortOfMemory({6: layer})) as streamed:
@@ -318,6 +335,7 @@ def test_what_was_read_is_counted_over_all_rings(model: Path) -> None:
         assert weights.residency.given_back_bytes >= layer
 
 
+@pytest.mark.slow
 def test_memory_that_cannot_be_given_back_is_one_line_in_every_pass(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,12 +354,14 @@ def test_memory_that_cannot_be_given_back_is_one_line_in_every_pass(
             target.score(TokenTree.root_only(3))
 
 
+@pytest.mark.slow
 def test_closing_while_readers_read(model: Path) -> None:
     for _ in range(5):
         with streamed_context(model, n_slots=3):
             pass  # the readers have just begun to read ahead
 
 
+@pytest.mark.slow
 def test_a_recurrent_model_is_the_same(tmp_path: Path) -> None:
     path = random_mamba(tmp_path / "m.gguf", n_layer=5)
 
@@ -355,6 +375,7 @@ def test_a_recurrent_model_is_the_same(tmp_path: Path) -> None:
         assert states(streamed) == expected
 
 
+@pytest.mark.slow
 def test_a_mixture_has_layers_too(tmp_path: Path) -> None:
     """It reads all experts, so it is not streamed by default; but the bits are right."""
     path = random_qwen3_moe(tmp_path / "m.gguf", n_layer=4)

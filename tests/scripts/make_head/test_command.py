@@ -79,6 +79,7 @@ def test_a_target_without_a_tokenizer(make: Run, tmp_path: Path) -> None:
     assert_fails(make(str(file)), MODEL_FILE, f"{file} has no tokenizer")
 
 
+@pytest.mark.slow
 def test_a_head_is_forgotten(make: Run) -> None:
     registered_head()
     code, stdout, stderr = make(TARGET, "--forget")

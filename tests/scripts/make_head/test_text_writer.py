@@ -24,6 +24,7 @@ from tests.hybrids import KINDS, random_recurrent
 DEEPEST = (CHAIN.plan(depth=8), CHAIN.plan(depth=40))
 
 
+@pytest.mark.slow
 def test_each_text_is_what_the_target_writes_alone() -> None:
     with engine(embedded.TARGET, embedded.DRAFT, SPECEXEC.plan(16, 8)) as pair:
         prompts = [prompt[: 30 + i] for i, prompt in enumerate(code_prompts(pair, 4, 40))]

@@ -88,6 +88,7 @@ def test_a_mixture_loses_at_most_three_percent_where_nothing_pays(experts: Exper
         assert share_of_plain(unknown_mixture(experts, PLANS[2:]), text(96, 0.5, seed), machine, 96) > 0.97
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "experts"),
     [(CARD, None), (LARGER, None), (CARD_MIXTURE, ExpertGrowth(24, 12, 0.95))],
@@ -110,6 +111,7 @@ def test_without_its_experts_a_mixture_would_lose_more() -> None:
     assert share_of_plain(unknown_mixture(EXPERTS["32 of 4"]), useless(96, 0), machine, 96) > 0.97
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experts", EXPERTS.values(), ids=EXPERTS)
 def test_a_mixture_is_drafted_for_by_long_sure_copies(experts: ExpertGrowth) -> None:
     machine = mixture(experts, 40.0)
@@ -139,6 +141,7 @@ def test_where_passes_are_slow_it_is_nearly_as_fast_as_the_best_fixed_plan(agree
     assert run(unknown(), of, STREAMED, 256).rate > 0.9 * best
 
 
+@pytest.mark.slow
 def test_where_passes_are_cheap_and_the_draft_is_good_too() -> None:
     of = text(256, 0.9, 1)
     _, best = best_fixed(FIXED, of, Q4_K_M, 256)
@@ -175,6 +178,7 @@ def test_slow_passes_lead_to_large_trees_at_once() -> None:
     assert max(done.sizes[1:3]) >= 16
 
 
+@pytest.mark.slow
 def test_it_follows_the_text_both_ways() -> None:
     good, bad = text(300, 0.9, 2), useless(300, 2)
     plans = unknown()

@@ -76,6 +76,7 @@ def best_of(nodes: Nodes, budget: int) -> Nodes:
     return [(nodes[node][0], place[nodes[node][1]], *nodes[node][2:]) for node in kept]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("budget", [16, 120])
 def test_a_tree_has_the_bits_of_one_grown_node_by_node(pair: Engine, temperature: float, budget: int) -> None:

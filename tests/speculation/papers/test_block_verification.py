@@ -41,6 +41,7 @@ def test_after_an_unlikely_token_only_its_share_of_the_target_is_left() -> None:
     assert chi_square_p_value(counts, N_TIMES * np.array([0.25, 0.15, 0.1, 0.5])) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [2, 3])
 @pytest.mark.parametrize("seed", [0, 2, 4])
 def test_the_accepted_length_is_the_theorys(seed: int, length: int) -> None:

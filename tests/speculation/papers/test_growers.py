@@ -76,6 +76,7 @@ def test_a_tree_stays_within_its_limits(name: str, budget: int, depth: int, samp
         assert len({int(tree.tokens[child]) for child in children}) == len(children)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["opt-tree", "ddd", "specdec++", "disco", "adaedl"])
 def test_drafting_goes_on_while_the_draft_is_confident(name: str) -> None:
     grower: Drafter = GROWERS[name](source(Sure(20.0)))

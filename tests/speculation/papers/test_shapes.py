@@ -51,6 +51,7 @@ def test_paths_fork_within_the_bounds_and_leave_no_room_for_another(budget: int,
     assert shape.n_nodes + after_the_stem > budget or shape.n_leaves == MAX_LEAVES
 
 
+@pytest.mark.slow
 @given(st.integers(2, 600), st.integers(1, 300))
 def test_levels_branch_within_the_bounds_as_far_as_these_allow(budget: int, depth: int) -> None:
     shape = branching(budget, depth)

@@ -53,6 +53,7 @@ def test_of_equally_long_paths_the_targets_likeliest_is_taken() -> None:
     assert accepted == Accepted([ROOT, 3, 4], [2, 2, 0])
 
 
+@pytest.mark.slow
 def test_only_typical_tokens_are_accepted_and_the_texts_are_not_the_targets() -> None:
     p, q = tables(0, 2), tables(1, 2)
     rng = np.random.default_rng(0)

@@ -116,6 +116,7 @@ def test_a_root_alone_is_plain_decoding(accept: AcceptTree) -> None:
     assert_plain([tuple(accepted.tokens) for accepted in results], P, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "block verification"])
 def test_children_may_be_cut_from_the_tree_but_not_from_the_draws(way: str) -> None:
     accept, draft, k = WAYS[way]

@@ -204,6 +204,7 @@ def test_one_token_of_a_mixture_reads_its_experts_and_many_read_all() -> None:
     assert list(growth[[2, 4, 8, 64]]) == pytest.approx([1.94, 3.64, 6.45, 15.74], abs=0.01)
 
 
+@pytest.mark.slow
 def test_what_is_read_is_the_mean_of_independent_choices() -> None:
     rng = np.random.default_rng(0)
     growth = ExpertGrowth(16, 3, 1.0)

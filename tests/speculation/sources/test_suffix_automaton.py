@@ -33,6 +33,7 @@ def automaton_of(text: list[int]) -> SuffixAutomaton:
     return automaton
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alphabet", [1, 2, 3, 20])
 def test_it_finds_what_trying_every_place_finds(alphabet: int) -> None:
     rng = np.random.default_rng(alphabet)
