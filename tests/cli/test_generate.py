@@ -383,7 +383,9 @@ def test_ctrl_c_while_jsonl_waits_for_a_line_ends_it(specrun: Specrun, script: P
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING, "a process that waits")
     process.send_signal(signal.SIGINT)
     assert process.wait(TIMEOUT_S) == INTERRUPTED
-    assert process.communicate() == (b"", b"")
+    stdout, stderr = process.communicate()
+    assert stdout == b""
+    assert b"--output FILE" in stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a named pipe")

@@ -85,7 +85,7 @@ def test_json_lines_are_numbered_where_they_have_no_id(monkeypatch: pytest.Monke
     pipe(monkeypatch, b'{"prompt": "a"}\n\n{"prompt": "b", "id": "x"}\r\n{"prompt": "c"}')
     assert list(read_lines(None, [])) == [
         PromptLine(1, "a", number=1),
-        PromptLine("x", "b", number=2),
+        PromptLine("x", "b", number=3),
         PromptLine(4, "c", number=4),
     ]
 
@@ -136,7 +136,7 @@ def test_a_bad_json_line_is_an_error_of_its_own(
 ) -> None:
     pipe(monkeypatch, line + b'\n{"prompt": "good"}')
     bad, good = read_lines(None, [])
-    assert (bad.id, bad.number) == (identity, 1 if identity is None else None)
+    assert (bad.id, bad.number) == (identity, 1)
     assert re.search(part, bad.error or "")
     assert good == PromptLine(2, "good", number=2)
 
