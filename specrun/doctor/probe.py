@@ -92,12 +92,10 @@ def _build() -> dict[str, Any]:
 
 def _facts() -> dict[str, Any]:
     from specrun.llama import library
-    from specrun.llama.facts import reordered
-    from specrun.llama.facts.relied_on import FACTS, LAYERS_IN_TURN, REORDERED, why_not
+    from specrun.llama.facts.relied_on import FACTS, LAYERS_IN_TURN, why_not
     from specrun.llama.streaming import address_space
 
-    findings, fix = [], known_build(library.backends())
-    without_amx = rebuild(library.backends(), *reordered.WITHOUT_AMX)
+    findings, backends = [], library.backends()
     for fact in FACTS:
         check = f"{FACT}{fact.name}"
         try:
@@ -106,10 +104,13 @@ def _facts() -> dict[str, Any]:
         except address_space.CannotStreamError as reason:  # no other llama.cpp would change that
             findings.append(Finding("streaming", "ok", fact.notice(str(reason))))
             continue
-        why = why_not(fact)
-        is_amx = REORDERED in (fact, fact.needs)
-        broken = Finding(check, "warn", fact.notice(why), without_amx if is_amx else fix) if why else None
-        findings.append(broken or Finding(check, "ok", fact.relied_on))
+        if why := why_not(fact):
+            lacking = fact.needs if fact.needs and why_not(fact.needs) else fact
+            options = lacking.rebuilt_with
+            fix = rebuild(backends, *options) if options else known_build(backends)
+            findings.append(Finding(check, "warn", fact.notice(why), fix))
+        else:
+            findings.append(Finding(check, "ok", fact.relied_on))
     return {"findings": list(map(asdict, findings))}
 
 

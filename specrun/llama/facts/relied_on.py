@@ -22,6 +22,7 @@ class Fact:
         decide no more than what the first context of a process decides for all of them, and may raise SpecrunError or
         OSError if it cannot be run.
     version: of the check; raise it when it changes. needs: a fact without which the check is not run, and fails.
+    rebuilt_with: options of CMake for a build in which the fact holds; none: the release that is known to work has it.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Fact:
     check: Callable[[LlamaSettings], str | None]
     version: int = 1
     needs: Fact | None = None
+    rebuilt_with: tuple[str, ...] = ()
 
     def notice(self, why: str) -> str:
         """The line for a user whose feature is off. why: as `why_not` returns it."""
@@ -47,6 +49,7 @@ REORDERED = Fact(
     "weights can be computed in an order that suits this CPU",
     "weights stay in the order of the file",
     reordered.check,
+    rebuilt_with=reordered.WITHOUT_AMX,
 )
 BOTH_ORDERS = Fact(
     "weights in both orders",

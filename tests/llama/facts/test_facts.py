@@ -77,6 +77,8 @@ def test_other_bits_of_weights_in_the_file_leave_one_order(monkeypatch: pytest.M
     ]
     made = options(settings=LlamaSettings(repack=True, file_order_from=8))
     assert said[0] in notices(made)
+    (found,) = [one for one in probe._facts()["findings"] if one["check"] == "fact: weights in both orders"]
+    assert found["fix"].endswith(f"llama-cpp-python=={entries.READ_IN}"), "no other way to build it would mend that"
 
 
 @pytest.mark.slow
