@@ -35,8 +35,8 @@ def answer(module: str, request: Mapping[str, Any], what: str, wait: Callable[[]
     """Let `serve` of a module answer a request in a child process. `serve` gets JSON and prints JSON as its last line.
 
     what: names the process in errors. wait: called ten times a second; it may raise to end the process. debug: whether
-    its stderr is shown. Raises OutOfMemoryError if llama.cpp ran out of memory in it, CrashError if the process ends
-    otherwise without an answer, and LlamaError with the text of the answer's `error` if it has that.
+    its stderr is shown. Raises OutOfMemoryError if llama.cpp ran out of memory in it or the system killed it, CrashError if
+    the process ends otherwise without an answer, and LlamaError with the text of the answer's `error` if it has that.
     """
     with subprocess.Popen(
         [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path), module, json.dumps(request)],
@@ -63,6 +63,8 @@ def answer(module: str, request: Mapping[str, Any], what: str, wait: Callable[[]
     result = _result(lines)
     if result and result.get("lacks_memory"):
         raise OutOfMemoryError(result["error"])
+    if hasattr(signal, "SIGKILL") and code == -signal.SIGKILL:
+        raise OutOfMemoryError(f"{what} was killed, as the kernel does where memory runs out")
     if code != 0 or result is None:
         raise CrashError(_failure(what, code, error_lines))
     if "error" in result:
@@ -122,8 +124,6 @@ def end_with_parent(clean_up: Callable[[], None]) -> None:
 
 def _failure(what: str, code: int, error_lines: list[str]) -> str:
     said = error_lines[-1].removeprefix("specrun: ").partition(";")[0] if error_lines else ""
-    if hasattr(signal, "SIGKILL") and code == -signal.SIGKILL:
-        return f"{what} was killed, as the kernel does where memory runs out"
     if code < 0:
         return f"{what} ended by signal {-code} ({signal.strsignal(-code)})" + (f": {said}" if said else "")
     return said or f"{what} ended with code {code}"

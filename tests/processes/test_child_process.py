@@ -50,10 +50,10 @@ def test_an_answer_and_a_refusal() -> None:
 
 
 @pytest.mark.slow
-def test_crashes_are_told_from_refusals() -> None:
+def test_crashes_are_told_from_refusals_and_from_a_lack_of_memory() -> None:
     with pytest.raises(CrashError, match=rf"the child ended by signal {signal.SIGSEGV:d}"):
         answered("crash")
-    with pytest.raises(CrashError, match="the child was killed, as the kernel does where memory runs out"):
+    with pytest.raises(OutOfMemoryError, match="the child was killed, as the kernel does where memory runs out"):
         answered("be killed")
     with pytest.raises(CrashError, match="the child ended with code 3"):
         answered("leave")
