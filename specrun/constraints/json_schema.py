@@ -38,19 +38,16 @@ def schema_to_gbnf(schema: Any) -> str:
     return grammar_text(*schema_rules(schema))
 
 
-def schema_rules(schema: Any, prefix: str = "", work: Work | None = None) -> tuple[str, dict[str, str]]:
+def schema_rules(
+    schema: Any, prefix: str = "", work: Work | None = None, of: str | None = None
+) -> tuple[str, dict[str, str]]:
     """A schema's rule, and the rules that it needs by name; `prefix` begins their names. Raises UsageError.
 
-    work: that of schemas before, with which this one's is bounded.
+    work: that of schemas before, with which this one's is bounded. of: the property that is meant, of the whole schema.
     """
     converter = _Converter(schema, prefix, work or Work())
-    return converter.rule(schema, "#"), converter.rules.named
-
-
-def property_rules(schema: Any, name: str, prefix: str) -> tuple[str, dict[str, str]]:
-    """The same for one of the schema's properties. Its references are those of the whole schema."""
-    converter = _Converter(schema, prefix, Work())
-    return converter.rule(schema["properties"][name], f"#/properties/{name}"), converter.rules.named
+    part, at = (schema, "#") if of is None else (schema["properties"][of], f"#/properties/{of}")
+    return converter.rule(part, at), converter.rules.named
 
 
 class _Converter:

@@ -7,9 +7,9 @@ or what programming languages read differently, is refused by its place.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from specrun.constraints.regular import EVERY, Languages, Ranges, union, without
 
@@ -29,16 +29,28 @@ _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
 _HEX = {"x": re.compile("([0-9a-fA-F]{2})"), "u": re.compile("([0-9a-fA-F]{4})|{([0-9a-fA-F]{1,6})}")}
 
 
+# How groups begin that are understood, with what says whether they look ahead.
+_GROUP = re.compile(r"\((?:\?(?:([:=!])|P?<(?![=!])[^>]*>))?")
+# How often something comes. "As few as possible" means the same texts.
+_TIMES = re.compile(r"([*+?]|{([0-9]+)(,([0-9]*))?})\??")
+
+
 class PatternError(ValueError):
     """Why a pattern cannot be used, as the rest of a sentence that begins with "the pattern"."""
 
 
+# The texts of a part followed by one of a language. The flag: whether they begin the text; None for perhaps. Parts are
+# read from the end to the beginning, because some look ahead.
+_Before = Callable[[int, bool | None], int]
+# Whether a part has no anchors, has one within, or is one; `^`, `$` and what looks ahead are anchors.
+_PLAIN, _ANCHORED, _ANCHOR = range(3)
+_Part = tuple[int, _Before]
+
+
 def pattern_language(languages: Languages, pattern: str) -> int:
     """The texts in which `pattern` is found: anywhere, if it has no anchors. Raises PatternError."""
-    tree = _Parser(pattern).parsed()
-    builder = _Builder(languages)
-    found = builder.before(tree, languages.everything, is_start=True)
-    later = builder.before(tree, languages.everything, is_start=False)
+    _, before = _Parser(languages, pattern).parsed()
+    found, later = before(languages.everything, True), before(languages.everything, False)
     some = languages.times(languages.character, 1, None)
     return languages.any_of([found, languages.sequence([some, later])])
 
@@ -57,21 +69,18 @@ def _classes(letter: str) -> tuple[Ranges, Ranges]:
 
 
 class _Parser:
-    """Reads an expression into tuples: a kind, and its parts.
+    """Reads an expression into its parts, from left to right."""
 
-    chars: ranges. sequence, any: lists of parts. times: a part, the least and the most. ahead: a part, and whether it
-    must not follow. start: its place. end.
-    """
-
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, languages: Languages, pattern: str) -> None:
+        self._languages = languages
         self._pattern = pattern
         self._at = 0
 
-    def parsed(self) -> Any:
-        tree = self._alternatives()
+    def parsed(self) -> _Part:
+        part = self._alternatives()
         if self._at < len(self._pattern):
             self._refuse("a ) without (")
-        return tree
+        return part
 
     def _refuse(self, what: str, at: int | None = None) -> NoReturn:
         place = self._at if at is None else at
@@ -85,77 +94,105 @@ class _Parser:
         self._at += len(text) if is_there else 0
         return is_there
 
-    def _alternatives(self) -> Any:
+    def _alternatives(self) -> _Part:
         parts = [self._sequence()]
         while self._take("|"):
             parts.append(self._sequence())
-        return ("any", parts) if len(parts) > 1 else parts[0]
+        befores = [before for _, before in parts]
+        if len(parts) == 1:
+            return parts[0]
+        kind = min(max(kind for kind, _ in parts), _ANCHORED)
+        return kind, lambda rest, is_start: self._languages.any_of([before(rest, is_start) for before in befores])
 
-    def _sequence(self) -> Any:
-        parts = []
+    def _sequence(self) -> _Part:
+        parts = list[_Part]()
         while self._next() not in ("", "|", ")"):
-            parts.append(self._repeated(self._one()))
-        return ("sequence", parts)
+            parts.append(self._repeated(*self._one()))
+        n_start = next((i for i, (kind, _) in enumerate(parts) if kind != _ANCHOR), len(parts))
 
-    def _one(self) -> Any:
+        def before(rest: int, is_start: bool | None) -> int:
+            for i, (_, one) in reversed(list(enumerate(parts))):
+                rest = one(rest, is_start if i <= n_start else None)
+            return rest
+
+        return min(max((kind for kind, _ in parts), default=_PLAIN), _ANCHORED), before
+
+    def _one(self) -> _Part:
         at, char = self._at, self._next()
         self._at += 1
         if char == "(":
             return self._group()
         if char == "[":
-            return ("chars", self._class())
+            return self._chars(self._class())
         if char == ".":
-            return ("chars", without(EVERY, _LINE_ENDS))
-        if char in "^$":
-            return ("start", at + 1) if char == "^" else ("end",)
+            return self._chars(without(EVERY, _LINE_ENDS))
+        if char == "$":
+            return _ANCHOR, lambda rest, _: self._languages.all_of([rest, self._languages.empty])
+        if char == "^":
+            return _ANCHOR, lambda rest, is_start: self._started(rest, is_start, at)
         if char == "\\":
-            return ("chars", self._escape()[0])
+            return self._chars(self._escape()[0])
         if char in "*+?{":
             self._refuse(f"{char} after nothing that can be repeated", at)
-        return ("chars", ((ord(char), ord(char)),))
+        return self._chars(((ord(char), ord(char)),))
 
-    def _group(self) -> Any:
-        at, ahead = self._at - 1, None
-        if self._take("?"):
-            if self._take("=") or self._take("!"):
-                ahead = self._pattern[self._at - 1]
-            elif self._take("P<") or (self._next() == "<" and self._pattern[self._at + 1 : self._at + 2] not in "=!"):
-                self._at = self._pattern.find(">", self._at) + 1 or self._refuse("a name without >", at)
-            elif not self._take(":"):
-                self._refuse(self._pattern[at : at + 4], at)
-        inner = self._alternatives()
+    def _chars(self, ranges: Ranges) -> _Part:
+        return _PLAIN, lambda rest, _: self._languages.sequence([self._languages.one_of(ranges), rest])
+
+    def _started(self, rest: int, is_start: bool | None, at: int) -> int:
+        if is_start is None:
+            raise PatternError(f"has ^ after something else (character {at + 1}), which is not supported")
+        return rest if is_start else self._languages.nothing
+
+    def _group(self) -> _Part:
+        at, languages = self._at - 1, self._languages
+        begun = _GROUP.match(self._pattern, at)
+        assert begun
+        self._at, ahead = begun.end(), begun[1] or ""
+        if begun[0] == "(" and self._next() == "?":
+            self._refuse(self._pattern[at : at + 4], at)
+        kind, inner = self._alternatives()
         if not self._take(")"):
             self._refuse("a ( without )", at)
-        return ("ahead", inner, ahead == "!") if ahead else inner
 
-    def _repeated(self, part: Any) -> Any:
-        at = self._at
-        least: int
-        most: int | None
-        if self._take("*"):
-            least, most = 0, None
-        elif self._take("+"):
-            least, most = 1, None
-        elif self._take("?"):
-            least, most = 0, 1
-        elif self._take("{"):
-            inside, closed, _ = self._pattern[self._at :].partition("}")
-            first, comma, second = inside.partition(",")
-            if not closed or not all(number.isdecimal() or not number for number in (first, second)) or not first:
+        def before(rest: int, is_start: bool | None) -> int:
+            found = inner(languages.everything, is_start)
+            return languages.all_of([languages.none_of(found) if ahead == "!" else found, rest])
+
+        return (_ANCHOR, before) if ahead in ("=", "!") else (kind, inner)
+
+    def _repeated(self, kind: int, part: _Before) -> _Part:
+        at, languages = self._at, self._languages
+        found = _TIMES.match(self._pattern, at)
+        if not found:
+            if self._next() == "{":
                 self._refuse("a { that begins no number of times", at)
-            least = int(first)
-            most = least if not comma else int(second) if second else None
-            self._at += len(inside) + 1
-            if max(least, most or 0) > _MOST_TIMES or (most is not None and most < least):
-                self._refuse(f"{{{inside}}}", at)
-        else:
-            return part
-        self._take("?")  # as few as possible: the same texts
+            return kind, part
+        self._at = found.end()
+        sign, first, comma, last = found.groups()
+        least = int(first or sign == "+")
+        most = int(last) if last else 1 if sign == "?" else None if comma or sign in "*+" else least
+        if max(least, most or 0) > _MOST_TIMES or (most is not None and most < least):
+            self._refuse(found[0], at)
         if self._next() in ("*", "+", "?", "{"):
             self._refuse(f"{self._next()} after a repetition")
-        if part[0] in ("ahead", "start", "end"):
+        if kind == _ANCHOR:
             self._refuse("a repeated anchor", at)
-        return ("times", part, least, most)
+        if kind == _PLAIN:
+            return _PLAIN, lambda rest, _: languages.sequence(
+                [languages.times(part(languages.empty, None), least, most), rest]
+            )
+        if most is None or most > _MOST_UNROLLED:
+            raise PatternError("repeats a group with an anchor in it, which is not supported")
+
+        def unrolled(rest: int, is_start: bool | None) -> int:
+            result = rest
+            for n in range(most, 0, -1):
+                longer = part(result, is_start if n == 1 else None)
+                result = longer if n <= least else languages.any_of([longer, rest])
+            return result
+
+        return _ANCHORED, unrolled
 
     def _escape(self) -> tuple[Ranges, Ranges]:
         """What follows a backslash: the characters that it surely stands for, and those that it may stand for."""
@@ -206,63 +243,3 @@ class _Parser:
         if self._take("b"):
             return (((8, 8),),) * 2
         return (((0x2D, 0x2D),),) * 2 if self._take("-") else self._escape()
-
-
-class _Builder:
-    """Makes languages of what the parser read, from the end to the beginning, because of what looks ahead."""
-
-    def __init__(self, languages: Languages) -> None:
-        self._languages = languages
-
-    def before(self, tree: Any, rest: int, is_start: bool | None) -> int:
-        """The texts of `tree` followed by one of `rest`. is_start: whether they begin the text; None for perhaps."""
-        languages, (kind, *inner) = self._languages, tree
-        if kind == "any":
-            return languages.any_of([self.before(part, rest, is_start) for part in inner[0]])
-        if kind == "sequence":
-            return self._sequence(inner[0], rest, is_start)
-        if kind == "end":
-            return languages.all_of([rest, languages.empty])
-        if kind == "start":
-            if is_start is None:
-                raise PatternError(f"has ^ after something else (character {inner[0]}), which is not supported")
-            return rest if is_start else languages.nothing
-        if kind == "ahead":
-            found = self.before(inner[0], languages.everything, is_start)
-            return languages.all_of([languages.none_of(found) if inner[1] else found, rest])
-        if kind == "times" and _has_anchor(inner[0]):
-            part, least, most = inner
-            if most is None or most > _MOST_UNROLLED:
-                raise PatternError("repeats a group with an anchor in it, which is not supported")
-            result = rest
-            for n in range(most, 0, -1):
-                longer = self.before(part, result, is_start if n == 1 else None)
-                result = longer if n <= least else self._languages.any_of([longer, rest])
-            return result
-        return languages.sequence([self._plain(tree), rest])
-
-    def _sequence(self, parts: list[Any], rest: int, is_start: bool | None) -> int:
-        starts = list[bool | None]()
-        for part in parts:
-            starts.append(is_start)
-            is_start = is_start if part[0] in ("ahead", "start", "end") else None
-        for part, start in zip(reversed(parts), reversed(starts), strict=True):
-            rest = self.before(part, rest, start)
-        return rest
-
-    def _plain(self, tree: Any) -> int:
-        """The texts of a tree without anchors."""
-        languages, (kind, *inner) = self._languages, tree
-        if kind == "chars":
-            return languages.one_of(inner[0])
-        if kind == "times":
-            return languages.times(self._plain(inner[0]), inner[1], inner[2])
-        parts: Iterable[int] = [self._plain(part) for part in inner[0]]
-        return languages.sequence(parts) if kind == "sequence" else languages.any_of(parts)
-
-
-def _has_anchor(tree: Any) -> bool:
-    kind, *inner = tree
-    if kind in ("any", "sequence"):
-        return any(map(_has_anchor, inner[0]))
-    return kind in ("ahead", "start", "end") or (kind == "times" and _has_anchor(inner[0]))

@@ -85,24 +85,20 @@ class Ends:
                 return False
         kinds = schema.get("type", ["object" if "properties" in schema else "array" if "items" in schema else "null"])
         kinds = kinds if isinstance(kinds, list) else [kinds]
-        inner = {"object": _must_have, "array": _must_contain}
-        return any(kind not in inner or all(self._schema(s) for s in inner[kind](schema)) for kind in map(str, kinds))
+        return any(all(map(self._schema, _needed(kind, schema))) for kind in kinds)
 
 
-def _must_have(schema: dict[str, Any]) -> Iterable[Any]:
+def _needed(kind: Any, schema: dict[str, Any]) -> list[Any]:
+    """The schemas of what every value of a type contains."""
     properties, required = schema.get("properties"), schema.get("required")
-    if not isinstance(properties, dict) or not isinstance(required, list):
-        return []
-    others = schema.get("additionalProperties", True)
-    return [properties.get(name, others) for name in dict.fromkeys(name for name in required if isinstance(name, str))]
-
-
-def _must_contain(schema: dict[str, Any]) -> Iterable[Any]:
+    if kind == "object" and isinstance(properties, dict) and isinstance(required, list):
+        others = schema.get("additionalProperties", True)
+        return [properties.get(name, others) for name in {name for name in required if isinstance(name, str)}]
     least, leading = whole(schema.get("minItems")), schema.get("prefixItems")
-    leading = leading if isinstance(leading, list) else []
-    if not isinstance(least, int):
-        return []
-    return leading[:least] + [schema.get("items", True)] * (least > len(leading))
+    if kind == "array" and isinstance(least, int):
+        leading = leading if isinstance(leading, list) else []
+        return leading[:least] + [schema.get("items", True)] * (least > len(leading))
+    return []
 
 
 MOST_READINGS = 64

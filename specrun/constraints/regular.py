@@ -64,7 +64,6 @@ def _in_class(code: int) -> str:
 _MOST_STATES = 1500  # rules of one language
 _COMPARED_AT_ONCE = 8  # characters that cost as much as a language
 MOST_WORK = 200_000  # languages that are joined and intersected on the way, a second's work
-_MOST_COMPARED = 200  # rules among which the same ones are looked for, in a time that grows with their square
 
 
 class TooManyRules(Exception):  # noqa: N818  (it is caught by who asked, and is no error of the program)
@@ -182,25 +181,19 @@ class Languages:
         live = self._live(steps)
         if language not in live:
             return None
-        same = self._same(steps, live)
-        names: dict[int, str] = {same[language]: f"{prefix}0"}
+        names = {state: f"{prefix}{i}" for i, state in enumerate(live)}
         result: dict[str, str] = {}
-        for state in [language, *live]:
-            if same[state] not in names:
-                names[same[state]] = f"{prefix}{len(names)}"
-        for state in [language, *live]:
-            if names[same[state]] in result:
-                continue
+        for state, name in names.items():
             if self._is_run(state):
                 _, one, least, most = self._parts[state]
-                result[names[same[state]]] = counted(json_characters(self._parts[one][1]), least, most)
+                result[name] = counted(json_characters(self._parts[one][1]), least, most)
                 continue
             targets: dict[int, list[Ranges]] = {}
             for ranges, target in steps[state]:
                 if target in live:
-                    targets.setdefault(same[target], []).append(ranges)
+                    targets.setdefault(target, []).append(ranges)
             alternatives = [f"{json_characters(union(*ranges))} {names[to]}" for to, ranges in targets.items()]
-            result[names[same[state]]] = " | ".join(alternatives + ['""'] * self.has_empty(state))
+            result[name] = " | ".join(alternatives + ['""'] * self.has_empty(state))
         return result
 
     def _after(self, code: int, kind: str, *inner: Any) -> int:
@@ -297,18 +290,3 @@ class Languages:
                 live.add(state)
                 waiting += before.get(state, [])
         return {state: None for state in steps if state in live}
-
-    def _same(self, steps: dict[int, list[tuple[Ranges, int]]], live: Collection[int]) -> dict[int, int]:
-        """For each live language the number of those that have the same texts (Moore's algorithm)."""
-        if len(live) > _MOST_COMPARED:
-            return {state: state for state in live}
-        same = {state: state + 2 if self._is_run(state) else int(self.has_empty(state)) for state in live}
-        while True:
-            seen: dict[Any, int] = {}
-            new: dict[int, int] = {}
-            for state in live:
-                ahead = tuple((ranges, same[target]) for ranges, target in steps[state] if target in same)
-                new[state] = seen.setdefault((same[state], ahead), len(seen))
-            if len(seen) == len(set(same.values())):
-                return new
-            same = new

@@ -176,8 +176,6 @@ _DECIMAL = (
     r"|[1-9][0-9]{4,8}(?:\.[0-9]{1,6})?|[1-9][0-9]{9,14}"
 )
 
-_FRACTION = r"(?:\.[0-9]+)?"
-
 Bound = tuple[Decimal, bool]  # and whether the bound itself is left out
 
 
@@ -191,13 +189,13 @@ def numbers_between(languages: Languages, is_integer: bool, low: Bound | None, h
         if number >= 0:
             plus, minus = languages.all_of([plus, _at_least(languages, (number, is_open))]), languages.nothing
         else:
-            minus = languages.all_of([minus, _at_most(languages, (-number, is_open))])
+            minus = languages.all_of([minus, languages.none_of(_at_least(languages, (-number, not is_open)))])
     if high is not None:
         number, is_open = _on_grid(high, ROUND_FLOOR)
         if number < 0:
             plus, minus = languages.nothing, languages.all_of([minus, _at_least(languages, (-number, is_open))])
         else:
-            plus = languages.all_of([plus, _at_most(languages, (number, is_open))])
+            plus = languages.all_of([plus, languages.none_of(_at_least(languages, (number, not is_open)))])
     below_zero = languages.all_of([minus, _at_least(languages, zero)])  # no -0
     return languages.any_of([plus, languages.sequence([languages.literal("-"), below_zero])])
 
@@ -246,40 +244,19 @@ def _language(languages: Languages, expression: str) -> int:
     return pattern_language(languages, f"^(?:{expression})$")
 
 
-def _digits(bound: Decimal) -> tuple[str, str]:
-    """The digits before and after the point."""
-    whole, _, fraction = f"{bound:f}".partition(".")
-    return whole, fraction.rstrip("0")
-
-
 def _at_least(languages: Languages, bound: Bound) -> int:
     """Digits, perhaps with a fraction, whose number is at least a bound of 0 or more."""
-    (whole, fraction), is_open = _digits(bound[0]), bound[1]
-    longer = f"[1-9][0-9]{{{len(whole)},}}{_FRACTION}"
-    if fraction:
-        from_here = rf"{whole}\.{fraction}[0-9]*" + ("[1-9][0-9]*" if is_open else "")
+    whole, _, fraction = f"{bound[0]:f}".partition(".")
+    fraction, is_open = fraction.rstrip("0"), bound[1]
+    found = [f"[1-9][0-9]{{{len(whole)},}}(?:\\.[0-9]+)?"]  # more digits before the point
+    for i, digit in enumerate(whole):  # as many, and the first one that differs is larger
+        if digit < "9":
+            found.append(rf"{whole[:i]}[{int(digit) + 1}-9][0-9]{{{len(whole) - i - 1}}}(?:\.[0-9]+)?")
+    for i, digit in enumerate(fraction):
+        if digit < "9":
+            found.append(rf"{whole}\.{fraction[:i]}[{int(digit) + 1}-9][0-9]*")
+    if is_open:
+        found.append(rf"{whole}\.{fraction}[0-9]*[1-9][0-9]*")
     else:
-        from_here = rf"{whole}\.[0-9]*[1-9][0-9]*" if is_open else whole + _FRACTION
-    return _language(languages, "|".join([longer, *_differing(whole, fraction, is_larger=True), from_here]))
-
-
-def _at_most(languages: Languages, bound: Bound) -> int:
-    """Digits, perhaps with a fraction, whose number is at most a bound of 0 or more."""
-    (whole, fraction), is_open = _digits(bound[0]), bound[1]
-    shorter = [f"[0-9]{{1,{len(whole) - 1}}}{_FRACTION}"] if len(whole) > 1 else []
-    cut = [rf"{whole}\.{fraction[:n]}" if n else whole for n in range(len(fraction))]
-    up_to_here = [rf"{whole}\.{fraction}0*" if fraction else rf"{whole}(?:\.0+)?"] if not is_open else []
-    return _language(
-        languages, "|".join([*shorter, *_differing(whole, fraction, is_larger=False), *cut, *up_to_here]) or "(?!)"
-    )
-
-
-def _differing(whole: str, fraction: str, is_larger: bool) -> Iterator[str]:
-    """Expressions for the numbers with as many digits before the point, by the first digit that differs."""
-    for i, digit in enumerate(whole + fraction):
-        first, last = (int(digit) + 1, 9) if is_larger else (0, int(digit) - 1)
-        if first > last:
-            continue
-        n_before = len(whole) - i - 1
-        before = whole[:i] if n_before >= 0 else rf"{whole}\.{fraction[: i - len(whole)]}"
-        yield f"{before}[{first}-{last}]" + (f"[0-9]{{{n_before}}}{_FRACTION}" if n_before >= 0 else "[0-9]*")
+        found.append(rf"{whole}\.{fraction}[0-9]*" if fraction else rf"{whole}(?:\.[0-9]+)?")
+    return _language(languages, "|".join(found))

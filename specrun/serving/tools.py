@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, InstanceOf
 
-from specrun.constraints.json_schema import property_rules, schema_rules
+from specrun.constraints.json_schema import schema_rules
 from specrun.constraints.keywords import FORMATS, restricting
 from specrun.constraints.readings import check_readings, pointed_at
 from specrun.constraints.rules import Work, counted, json_literal
@@ -66,7 +66,7 @@ def coder_parameters(schema: Mapping[str, Any], prefix: str, rules: dict[str, st
         usual = None if is_strict else "string"
         is_named = isinstance(argument, dict) and argument.get("type", usual) != "string"
         if is_named or not _may_be_text(argument, schema):
-            value, more = property_rules(schema, name, f"{prefix}{i}-")
+            value, more = schema_rules(schema, f"{prefix}{i}-", of=name)
             rules.update(more)
         parameter = f'{plain_literal(f"<parameter={name}>")} "\\n" {value} "\\n</parameter>\\n"'
         yield parameter if name in required else f"({parameter})?"
@@ -113,6 +113,7 @@ _NOT_PLAIN = {"$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
 _ARGUMENTS = {"hermes": "arguments", "llama3": "parameters"}
 LONGEST_GRAMMAR = 2**18  # characters; llama.cpp needs a second and 300 MB for a million
 _NAME = r"^[a-zA-Z0-9_.:-]{1,128}$"
+_CHOICES = "be none, auto, required, or name a function of tools"
 
 
 class _Function(Fields):
@@ -129,12 +130,25 @@ class _Tool(Fields):
     function: _Function
 
 
+class _Named(Fields):
+    name: str = ""
+
+
+class _AllowedTool(Fields):
+    function: _Named = _Named()
+
+
+class _AllowedTools(Fields):
+    mode: Annotated[Literal["auto", "required"], must("be auto or required")]
+    tools: list[_AllowedTool]
+
+
 class _ToolFields(Fields):
     tools: Annotated[
         list[Annotated[_Tool, must("be an object with the type function and a function")]],
         Field(max_length=MOST_TOOLS, fail_fast=True),
     ] = Field([])
-    tool_choice: Any = None
+    tool_choice: Annotated[str | InstanceOf[dict[str, Any]], must(_CHOICES)] = "auto"
     parallel_tool_calls: bool = True
 
 
@@ -165,15 +179,37 @@ def function_json(**fields: Any) -> dict[str, Any]:
 def read_tools(body: Mapping[str, Any]) -> Tools | None:
     """The tools of a request; None if it has none, or must call none. Raises ApiError."""
     given = parsed(_ToolFields, body)
-    functions = [tool.function for tool in given.tools]
-    forced = _forced(given.tool_choice, [function.name for function in functions])
-    if forced is None or not functions:
+    functions, choice = [tool.function for tool in given.tools], given.tool_choice
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools" and functions:
+        at = "tool_choice.allowed_tools"
+        allowed = parsed(_AllowedTools, choice.get("allowed_tools"), at)
+        names = {tool.function.name for tool in allowed.tools}
+        functions, choice = [function for function in functions if function.name in names], allowed.mode
+        if not names or names - {function.name for function in functions}:
+            raise refused(at, "must name functions of tools")
+    forced = _forced(choice, [function.name for function in functions])
+    if choice == "none" or not functions:
         return None
-    is_parallel = given.parallel_tool_calls and not isinstance(given.tool_choice, dict)
+    is_parallel = given.parallel_tool_calls and not isinstance(choice, dict)
     # Templates look for all three fields.
     told = [function_json(**one.model_dump(include={"name", "description", "parameters"})) for one in functions]
     strict = frozenset(function.name for function in functions if function.strict is True)
     return Tools(told, *_of_fitting_size(_converted(functions), strict), strict, forced, is_parallel)
+
+
+def _forced(choice: str | Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+    """The tools of which the answer must call some."""
+    if choice in ("auto", "none"):
+        return ()
+    if not names:
+        raise refused("tool_choice", "needs tools")
+    if choice == "required":
+        return tuple(names)
+    function = choice.get("function") if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if name not in names:
+        raise refused("tool_choice", f"must {_CHOICES}")
+    return (str(name),)
 
 
 def _converted(functions: Sequence[_Function]) -> dict[str, tuple[Any, Converted]]:
@@ -214,33 +250,15 @@ def _of_fitting_size(
     """
     sizes = {name: sum(map(len, rules.values())) for name, (_, (_, rules)) in converted.items()}
     room = LONGEST_GRAMMAR // 2  # names of rules take as much
-    result = {name: schema for name, (schema, _) in converted.items()}
-    rules = {name: found for name, (_, found) in converted.items()}
-    for name in sorted(result, key=lambda name: (name not in strict, sizes[name])):
-        room -= sizes[name]
-        if room < 0 and name in strict:
+    kept = dict(converted)
+    for name in sorted(kept, key=lambda name: (name not in strict, sizes[name])):
+        if sizes[name] <= room:
+            room -= sizes[name]
+        elif name in strict:
             raise refused("tools", f"have schemas that are too large together to enforce {name}, as strict asks")
-        if room < 0:
-            result[name], rules[name] = ANY_OBJECT, _RULES_OF_ANY
-            room += sizes[name]
-    return result, rules
-
-
-def _forced(choice: Any, names: list[str]) -> tuple[str, ...] | None:
-    """The tools of which the answer must call some; None if it may not call any."""
-    if choice is None or choice == "auto":
-        return ()
-    if choice == "none":
-        return None
-    if not names:
-        raise refused("tool_choice", "needs tools")
-    if choice == "required":
-        return tuple(names)
-    function = choice.get("function") if isinstance(choice, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    if name not in names:
-        raise refused("tool_choice", "must be none, auto, required, or name a function of tools")
-    return (name,)
+        else:
+            kept[name] = ANY_OBJECT, _RULES_OF_ANY
+    return {name: schema for name, (schema, _) in kept.items()}, {name: rules for name, (_, rules) in kept.items()}
 
 
 def call_rules(style: CallStyle, tools: Tools, is_begun: bool = False) -> tuple[str, dict[str, str]]:

@@ -19,15 +19,15 @@ def test_each_schema_is_looked_at_once_for_its_end(monkeypatch: pytest.MonkeyPat
         schema = {"type": "object", "properties": {"a": schema}, "required": ["a", "a"]}
     n_calls = 0
 
-    def counting(schema: Any) -> Any:
+    def counting(kind: Any, schema: Any) -> Any:
         nonlocal n_calls
         n_calls += 1
-        return must_have(schema)
+        return needed(kind, schema)
 
-    must_have = readings._must_have
-    monkeypatch.setattr(readings, "_must_have", counting)
+    needed = readings._needed
+    monkeypatch.setattr(readings, "_needed", counting)
     assert readings.Ends({"a": schema}).ends("#/a")
-    assert n_calls == 64
+    assert n_calls == 65
 
 
 def test_references_that_are_joined_again_and_again_are_joined_once() -> None:
