@@ -13,98 +13,13 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Collection, Container, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from specrun.locations import given_json
 from specrun.reading.deltas import CallDelta, Delta, Reader, content, reasoning
 
 _ARGUMENTS = ("arguments", "parameters")
-
-
-class JsonCall:
-    """Reads {"name": ..., "arguments": {...}}, or "parameters", in pieces. An object without a name is no call.
-
-    names: those that calls may have; None for any.
-    name: the tool's; None as long as it is not known.
-    arguments: the JSON text of the arguments; who reads it may take it away.
-    is_call: whether the text is a call; None as long as it goes on.
-    text: everything that was read.
-    """
-
-    def __init__(self, names: Container[str] | None = None) -> None:
-        self.name: str | None = None
-        self.arguments = ""
-        self.is_call: bool | None = None
-        self.text = ""
-        self._names = names
-        self._has_arguments = False
-        self._reading = self._read()
-        next(self._reading)
-
-    def push(self, text: str) -> str:
-        """Read more text. Returns what follows the call, or the place where the text turned out to be no call."""
-        n_read = 0
-        while n_read < len(text) and self.is_call is None:
-            self._reading.send(text[n_read])
-            n_read += 1
-        self.text += text[:n_read]
-        return text[n_read:]
-
-    def _read(self) -> Generator[None, str, None]:
-        """Reads an object from its characters. Each `yield` waits for the next."""
-        while (character := (yield)).isspace():
-            pass
-        if character != "{":
-            self.is_call = False
-            yield  # for ever
-        end = ","
-        while end == ",":
-            key, end = yield from self._part(":,}")
-            value = ""
-            if end == ":":
-                value, end = yield from self._part(",}", is_arguments=_string(key) in _ARGUMENTS)
-            self._add(_string(key), value)
-        self.is_call = self.name is not None
-        if not self._has_arguments:
-            self.arguments = "{}"
-        yield
-
-    def _part(self, ends: str, is_arguments: bool = False) -> Generator[None, str, tuple[str, str]]:
-        """Reads the JSON text before the first of `ends` that is not inside of it. Returns both.
-
-        The first object with arguments is passed on while it is read.
-        """
-        part, depth = "", 0
-        in_string = is_escaped = in_arguments = False
-        while True:
-            character = yield
-            if character in ends and not (depth or in_string):
-                return part, character
-            if character == "{" and not (depth or in_string or self._has_arguments) and is_arguments:
-                in_arguments = self._has_arguments = True
-            if in_arguments:
-                self.arguments += character
-            else:
-                part += character
-            if in_string:
-                in_string = is_escaped or character != '"'
-                is_escaped = not is_escaped and character == "\\"
-            else:
-                in_string = character == '"'
-                depth += (character in "{[") - (character in "}]")
-                in_arguments = in_arguments and depth > 0
-
-    def _add(self, key: str | None, value: str) -> None:
-        if key in ("name", "function") and self.name is None:
-            name = _string(value)
-            if self._names is None or name in self._names:
-                self.name = name
-            else:
-                self.is_call = False
-        elif key in _ARGUMENTS and not self._has_arguments:
-            # Some models write the object as a string.
-            self._has_arguments, self.arguments = True, _string(value) or value.strip()
 
 
 class CallReader(Reader):
@@ -123,26 +38,78 @@ class CallReader(Reader):
         return [Delta(call=CallDelta(self._n_calls - 1, arguments))] if arguments else []
 
     def _read_json(self, names: Collection[str] | None = None) -> Generator[Delta | None, None, bool]:
-        """Tell a call, from the time when its name is known. names: as in `JsonCall`.
+        """Tell {"name": ..., "arguments": {...}}, or "parameters", from the time when its name is known.
 
-        Returns False if it was none, and its text is held again.
+        names: those that calls may have; None for any. Returns False, with the text held, if it is no call.
         """
-        call, is_told = JsonCall(names), False
-        while True:
-            self._held = call.push(self._held)
-            if call.name is not None:
-                if not is_told:
-                    yield self._begin(call.name)
-                yield from self._more(call.arguments)
-                is_told, call.arguments = True, ""
-            if call.is_call is not None or self._has_ended:
-                break
+        self._at = 0  # characters of the held text that were read
+        self._arguments = ""  # that were read and not told yet
+        self._is_told = self._has_arguments = False
+        while (character := (yield from self._next())).isspace():
+            pass
+        end = "," if character == "{" else character
+        while end == ",":
+            part, end = yield from self._part(":,}")
+            key, value = _string(part), ""
+            if end == ":":
+                value, end = yield from self._part(",}", is_arguments=key in _ARGUMENTS)
+            if end and key in ("name", "function") and not self._is_told:
+                name = _string(value)
+                if names is not None and name not in names:
+                    return False
+                if name is not None:
+                    yield self._begin(name)
+                    self._is_told = True
+            elif end and key in _ARGUMENTS and not self._has_arguments:
+                # Some models write the object as a string.
+                self._has_arguments, self._arguments = True, _string(value) or value.strip()
+        if not self._is_told:
+            is_begun = self._is_cut and not end and _may_be_call(self._held, names)
+            self._held = "" if is_begun else self._held  # cut before its name: there is nothing to tell
+            return is_begun
+        yield from self._tell_arguments("" if self._has_arguments or not end else "{}")
+        self._held = self._held[self._at :]
+        return True
+
+    def _tell_arguments(self, further: str = "") -> Iterator[Delta]:
+        arguments, self._arguments = self._arguments + further, ""
+        yield from self._more(arguments)
+
+    def _next(self) -> Generator[Delta | None, None, str]:
+        """The next character of a call; empty where nothing follows."""
+        while self._at == len(self._held):
+            if self._is_told:
+                yield from self._tell_arguments()
+            if self._has_ended:
+                return ""
             yield None
-        if not is_told and self._is_cut and call.is_call is None and _may_be_call(call.text, names):
-            return True  # cut before its name: there is nothing to tell
-        if not is_told:
-            self._held = call.text + self._held
-        return is_told
+        self._at += 1
+        return self._held[self._at - 1]
+
+    def _part(self, ends: str, is_arguments: bool = False) -> Generator[Delta | None, None, tuple[str, str]]:
+        """The JSON text before the first of `ends` that is not inside of it, and that end; empty where nothing follows.
+
+        The first object with arguments is told while it is read.
+        """
+        part, depth = "", 0
+        in_string = is_escaped = in_arguments = False
+        while character := (yield from self._next()):
+            if character in ends and not (depth or in_string):
+                break
+            if character == "{" and not (depth or in_string or self._has_arguments) and is_arguments:
+                in_arguments = self._has_arguments = True
+            if in_arguments:
+                self._arguments += character
+            else:
+                part += character
+            if in_string:
+                in_string = is_escaped or character != '"'
+                is_escaped = not is_escaped and character == "\\"
+            else:
+                in_string = character == '"'
+                depth += (character in "{[") - (character in "}]")
+                in_arguments = in_arguments and depth > 0
+        return part, character
 
 
 def _may_be_call(begun: str, names: Iterable[str] | None) -> bool:
