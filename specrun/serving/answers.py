@@ -6,21 +6,21 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Literal, TypeVar
 
 from anyio import to_thread
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specrun.decoding.completion import Completion
 from specrun.decoding.request import Request
 from specrun.errors import SpecrunError
 from specrun.reading.deltas import Delta, Reader
 from specrun.sampling.sampler import TokenLogprob
-from specrun.serving.api_error import ApiError, error_response, of_model
+from specrun.serving.api_error import ApiError, of_model
 from specrun.serving.job import Job, Piece, stopping
 from specrun.serving.prompts import Prompt
 from specrun.serving.request_fields import Sending, read_json
@@ -103,19 +103,16 @@ def frame(value: dict[str, Any], event: str | None = None) -> bytes:
     return f"{name}data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
-async def _whole(request: HttpRequest, job: Job, new_reader: NewReader, shape: Shape) -> Response:
+async def _whole(job: Job, new_reader: NewReader, shape: Shape) -> Response:
     answers = [Answer(i) for i in range(len(job.asked))]
-    async with _cancelled_on_disconnect(job, request.receive):
-        async for addition in _additions(job, new_reader, None):
-            assert addition
-            if addition.is_interrupted:  # a part that is sent as the whole would pass for an answer that is long
-                raise stopping()
-            answer = answers[addition.index]
-            answer.deltas += addition.deltas
-            answer.logprobs += addition.logprobs
-            answer.finish, answer.completion = addition.finish, addition.completion
-            answer.reasoning_tokens = addition.reasoning_tokens
-        return JSONResponse(shape.whole(answers))
+    async for addition in _additions(job, new_reader, None):
+        assert addition
+        if addition.is_interrupted:  # a part that is sent as the whole would pass for an answer that is long
+            raise stopping()
+        answer = answers[addition.index]
+        deltas, logprobs = answer.deltas + addition.deltas, answer.logprobs + addition.logprobs
+        answers[addition.index] = replace(addition, deltas=deltas, logprobs=logprobs)
+    return JSONResponse(shape.whole(answers))
 
 
 async def _events(job: Job, new_reader: NewReader, shape: Shape) -> AsyncIterator[bytes]:
@@ -178,31 +175,10 @@ def _tokens_of(completion: Completion, reasoning: str) -> int:
     return sum(begin < end for begin, _ in zip(begins, pieces, strict=False)) if data else 0
 
 
-class _EventStream(StreamingResponse):
-    """Sends frames as they come. A client that goes away cancels the job.
-
-    The status is sent with the first frame, so that what goes wrong before has a status of its own.
-    """
-
-    def __init__(self, job: Job, frames: AsyncIterator[bytes], media_type: str, path: str) -> None:
-        super().__init__(self._all(frames), headers=_HEADERS, media_type=media_type)
-        self._job = job
-        self._frames = frames
-        self._path = path
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with _cancelled_on_disconnect(self._job, receive):
-            try:
-                self._first = await anext(self._frames)
-            except ApiError as error:
-                await error_response(self._path, error)(scope, receive, send)
-                return
-            await self.stream_response(send)
-
-    async def _all(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        yield self._first
-        async for data in frames:
-            yield data
+async def _chained(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for data in others:
+        yield data
 
 
 @contextlib.asynccontextmanager
@@ -261,14 +237,14 @@ def answering(
     read: Callable[[Service, dict[str, Any]], AnyWanted | Response],
     shape: Callable[[LoadedService, AnyWanted], Shape],
     names: Mapping[str, str] | None = None,
-) -> Callable[[Service, HttpRequest], Awaitable[Response]]:
+) -> Callable[[Service, HttpRequest], Awaitable[ASGIApp]]:
     """An endpoint at which texts are written, streamed or whole. A client that goes away cancels them.
 
     read: reads the body of a request, and may answer where nothing is to be written. names: what fields are called in
     it, as `ApiError.renamed` has them. The endpoint raises SpecrunError and ApiError.
     """
 
-    async def endpoint(service: Service, request: HttpRequest) -> Response:
+    async def endpoint(service: Service, request: HttpRequest) -> ASGIApp:
         loaded = service.loaded
         try:
             wanted = await in_thread(service, read, await read_json(request))
@@ -276,10 +252,19 @@ def answering(
             raise (error.renamed(names) if names else error) from None
         if isinstance(wanted, Response):
             return wanted
-        job = service.submit(wanted.prompts, wanted.request, wanted.sending.n, not wanted.sending.cache_prompt)
+        job = service.submit(wanted.prompts, wanted.request, wanted.sending)
         told = shape(loaded, wanted)
-        if not wanted.sending.stream:
-            return await _whole(request, job, wanted.new_reader, told)
-        return _EventStream(job, _events(job, wanted.new_reader, told), told.media_type, request.url.path)
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            async with _cancelled_on_disconnect(job, receive):
+                if job.sending.stream:
+                    frames = _events(job, wanted.new_reader, told)
+                    # The status is sent with the first frame, so that what goes wrong before has a status of its own.
+                    sent = _chained(await anext(frames), frames)
+                    await StreamingResponse(sent, headers=_HEADERS, media_type=told.media_type).stream_response(send)
+                else:
+                    await (await _whole(job, wanted.new_reader, told))(scope, receive, send)
+
+        return answer
 
     return endpoint

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from specrun.decoding.completion import Completion
-from specrun.reading.calls import arguments_of, whole_characters
+from specrun.reading.calls import arguments_of
 from specrun.reading.deltas import Delta
 from specrun.serving.answers import Answer, Shape, Wanted, answering, frame, in_thread
 from specrun.serving.api_error import ApiError, refused
@@ -42,7 +42,7 @@ _DELTAS = {
 }
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
-_Text = Annotated[str, BeforeValidator(lambda content: joined(content or "", None))]
+_Text = Annotated[str, BeforeValidator(lambda content: joined(content or "", ()))]
 
 
 class _Block(Fields):
@@ -67,10 +67,6 @@ class _Message(Fields):
     ] = Field([])
 
 
-class _Thinking(Fields):
-    type: str = ""
-
-
 class _Choice(Fields):
     type: Annotated[Literal["", "auto", "any", "tool", "none"], must("be auto, any, tool or none")] = ""
     name: str | None = None
@@ -93,18 +89,15 @@ class _AnthropicFields(Fields):
     stop_sequences: Annotated[list[Any], Field(max_length=_MOST_BLOCKS)] = Field([])
     tools: Annotated[list[InstanceOf[dict[str, Any]]], Field(max_length=MOST_TOOLS, fail_fast=True)] = Field([])
     tool_choice: _Choice = _Choice()
-    thinking: _Thinking = _Thinking()
+    thinking: InstanceOf[dict[str, Any]] = Field({})
     output_config: _OutputConfig = _OutputConfig()
     output_format: _OutputFormat | None = None  # its name before it was output_config.format
 
 
 async def count_tokens(service: Service, request: Request) -> Response:
     """The endpoint that tells how many tokens the prompt of a request has. Raises SpecrunError and ApiError."""
-
-    def read(service: Service, body: Mapping[str, Any]) -> Wanted:
-        return read_chat(service, openai_body(body, needs_length=False))
-
-    wanted = await in_thread(service, read, await read_json(request))
+    body = await read_json(request)
+    wanted = await in_thread(service, lambda s, given: read_chat(s, openai_body(given, needs_length=False)), body)
     return JSONResponse({"input_tokens": len(wanted.prompts[0].tokens)})
 
 
@@ -137,7 +130,7 @@ def openai_body(body: Mapping[str, Any], needs_length: bool = True) -> dict[str,
         result["parallel_tool_calls"] = not choice.disable_parallel_tool_use
     if wanted := given.output_config.format or given.output_format:
         result["response_format"] = {"type": "json_schema", "json_schema": {"schema": wanted.schema_}}
-    if given.thinking.type == "disabled":
+    if given.thinking.get("type") == "disabled":
         result["reasoning_effort"] = "none"
     return result
 
@@ -151,11 +144,9 @@ def _openai(name: str, message: _Message) -> list[dict[str, Any]]:
         return [{"role": "system", "content": "\n".join(block.text or "" for block in blocks)}]
     for i, block in enumerate(blocks):
         if block.type not in _TYPES[role]:
-            why = "must be text, thinking or tool_use in a message of the assistant"
-            if role == "user":
-                why = (
-                    f"must be text or tool_result; this model reads no {whole_characters(block.type) or 'other parts'}"
-                )
+            why = f"must be text or tool_result; this model reads no {block.type or 'other parts'}"
+            if role == "assistant":
+                why = "must be text, thinking or tool_use in a message of the assistant"
             raise refused(f"{name}[{i}].type", why)
     texts = [block.text or "" for block in blocks if block.type == "text"]
     if role == "user":

@@ -17,23 +17,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specrun.errors import SpecrunError
-from specrun.serving import ollama
+from specrun.serving import llama_server, ollama
 from specrun.serving.anthropic_messages import anthropic_messages, count_tokens
 from specrun.serving.api_error import ANTHROPIC, SERVER_ERROR, ApiError, error_response, of_model
 from specrun.serving.http_server import Access, Cors, Guard
-from specrun.serving.llama_server import (
-    apply_template,
-    completion,
-    detokenize,
-    health,
-    infill,
-    metrics,
-    model,
-    models,
-    props,
-    slots,
-    tokenize,
-)
 from specrun.serving.openai_endpoints import chat_completions, completions
 from specrun.serving.responses import kept_response, responses
 from specrun.serving.service import Service
@@ -73,10 +60,7 @@ def _files() -> dict[PurePosixPath, bytes]:
     }
 
 
-Report = Callable[[Exception], None]
-
-
-def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
+def make_app(service: Service, access: Access, report: Callable[[Exception], None]) -> ASGIApp:
     """The application. report: is called with errors of the server itself."""
     middleware = [Middleware(Cors, access=access), Middleware(Guard, access=access)]
     handlers = dict.fromkeys((ApiError, SpecrunError, HTTPException, Exception), _refused)
@@ -96,43 +80,38 @@ def make_app(service: Service, access: Access, report: Report) -> ASGIApp:
 
 
 def _routes(service: Service) -> list[Route]:
-    def route(path: str, endpoint: Any, method: str = "POST") -> Route:
-        return Route(path, partial(endpoint, service), methods=[method])
-
-    return [
-        Route("/", page),
-        Route("/web/{name:path}", page),
-        route("/health", health, "GET"),
-        route("/v1/health", health, "GET"),
-        route("/chat/completions", chat_completions),
-        route("/v1/chat/completions", chat_completions),
-        route("/v1/completions", completions),
-        route("/responses", responses),
-        route("/v1/responses", responses),
-        route("/v1/responses/{id}", kept_response, "GET"),
-        route("/v1/responses/{id}", kept_response, "DELETE"),
-        route(ANTHROPIC, anthropic_messages),
-        route(f"{ANTHROPIC}/count_tokens", count_tokens),
-        route("/models", models, "GET"),
-        route("/v1/models", models, "GET"),
-        route("/models/{name:path}", model, "GET"),
-        route("/v1/models/{name:path}", model, "GET"),
-        route("/props", props, "GET"),
-        route("/completion", completion),
-        route("/completions", completion),
-        route("/infill", infill),
-        route("/apply-template", apply_template),
-        route("/slots", slots, "GET"),
-        route("/tokenize", tokenize),
-        route("/detokenize", detokenize),
-        route("/metrics", metrics, "GET"),
-        route("/api/chat", ollama.chat),
-        route("/api/generate", ollama.generate),
-        route("/api/show", ollama.show),
-        route("/api/tags", ollama.tags, "GET"),
-        route("/api/ps", ollama.ps, "GET"),
-        route("/api/version", ollama.version, "GET"),
-    ]
+    shared = {  # also found below /v1
+        "/health": ("GET", llama_server.health),
+        "/models": ("GET", llama_server.models),
+        "/models/{name:path}": ("GET", llama_server.model),
+        "/chat/completions": ("POST", chat_completions),
+        "/responses": ("POST", responses),
+    }
+    endpoints: dict[str, tuple[str, Any]] = {
+        **shared,
+        **{f"/v1{path}": endpoint for path, endpoint in shared.items()},
+        "/v1/completions": ("POST", completions),
+        "/v1/responses/{id}": ("GET DELETE", kept_response),
+        ANTHROPIC: ("POST", anthropic_messages),
+        f"{ANTHROPIC}/count_tokens": ("POST", count_tokens),
+        "/props": ("GET", llama_server.props),
+        "/completion": ("POST", llama_server.completion),
+        "/completions": ("POST", llama_server.completion),
+        "/infill": ("POST", llama_server.infill),
+        "/apply-template": ("POST", llama_server.apply_template),
+        "/slots": ("GET", llama_server.slots),
+        "/tokenize": ("POST", llama_server.tokenize),
+        "/detokenize": ("POST", llama_server.detokenize),
+        "/metrics": ("GET", llama_server.metrics),
+        "/api/chat": ("POST", ollama.chat),
+        "/api/generate": ("POST", ollama.generate),
+        "/api/show": ("POST", ollama.show),
+        "/api/tags": ("GET", ollama.tags),
+        "/api/ps": ("GET", ollama.ps),
+        "/api/version": ("GET", ollama.version),
+    }
+    routes = [Route(path, partial(one, service), methods=names.split()) for path, (names, one) in endpoints.items()]
+    return [Route("/", page), Route("/web/{name:path}", page), *routes]
 
 
 async def _refused(request: Request, error: Exception) -> Response:

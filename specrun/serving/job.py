@@ -5,33 +5,22 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
-from typing import Generic, TypeVar, cast
+from itertools import chain
 
 from specrun.decoding.completion import Completion
 from specrun.decoding.request import Request
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.api_error import UNAVAILABLE, ApiError
 from specrun.serving.prompts import Prompt
+from specrun.serving.request_fields import Sending
 
-_LATEST = 8  # jobs whose mean time says when a place may be free
-GATHER_S = 0.02  # the eye does not see that pieces come so much later
-
-
-@dataclass(frozen=True)
-class Asked:
-    """An answer that is wanted.
-
-    prompt: as text and tokens. request: the engine's, with the prompt's tokens.
-    anew: whether the whole prompt is read, whatever the caches hold of it.
-    """
-
-    prompt: Prompt
-    request: Request
-    anew: bool = False
+# The eye does not see that pieces come so much later. Each costs 0.3 to 0.4 ms, which counts after passes of a few
+# milliseconds: the thread that wakes takes a core from the model's thread, and the interpreter's lock.
+GATHER_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -44,70 +33,47 @@ class Piece:
 
 # A completion ends its answer; the next one, if there is any, begins.
 Event = Piece | Completion
-Item = TypeVar("Item")
-
-
-class Outbox(Generic[Item]):
-    """Events in their order, whose reader is woken as rarely as possible. Safe to use from several threads.
-
-    A thread that wakes takes a core from the model's thread, and the interpreter's lock, for a part of a millisecond.
-    That counts after passes of a few milliseconds. The outbox has no clock: the reader says what time it is.
-
-    rests: whether the reader looks again by itself, so that events that can wait do not wake it. It does so while
-        events follow each other quickly. Where they come slowly, each event wakes it, and it never looks without need.
-    """
-
-    def __init__(self) -> None:
-        self.rests = False
-        self._events: list[Item] = []
-        self._in_use = threading.Lock()
-        self._can_last_wait = False
-        self._taken_at = -math.inf
-
-    def put(self, event: Item, can_wait: bool) -> bool:
-        """Add an event. Returns whether the reader must be woken. can_wait: whether it may be read a little later."""
-        with self._in_use:
-            self._events.append(event)
-            self._can_last_wait = can_wait
-            return not (can_wait and self.rests)
-
-    def take(self, now: float, rest_s: float | None) -> list[Item]:
-        """Everything that was added since the last time. If `rests` is true afterwards, look again in `rest_s`.
-
-        now: seconds of any clock. rest_s: None rests until something comes that cannot wait.
-        """
-        with self._in_use:
-            events, self._events = self._events, []
-            is_soon = self.rests or rest_s is None or now < self._taken_at + rest_s
-            self.rests = bool(events) and self._can_last_wait and is_soon
-            if events:
-                self._taken_at = now
-            return events
 
 
 class Job:
     """The answers to a request, which are written in turn. Make it in the thread of the event loop.
 
+    asked: for each answer its prompt, and the engine's request with the prompt's tokens. sending: how it is sent.
     leave: takes the job out of the queue, and returns whether it was there.
     is_cancelled: whether nobody waits for the answer any more.
     """
 
-    def __init__(self, asked: Sequence[Asked], leave: Callable[[Job], bool]) -> None:
+    def __init__(self, asked: Sequence[tuple[Prompt, Request]], sending: Sending, leave: Callable[[Job], bool]) -> None:
         self.asked = asked
+        self.sending = sending
+        self.is_cancelled = False
         self._leave = leave
         self._loop = asyncio.get_running_loop()
-        self._outbox: Outbox[Event | Exception] = Outbox()
-        self._woken = asyncio.Event()
-        self.is_cancelled = False
-
-    # --- the model's thread ---
+        self._events: asyncio.Queue[Event | Exception] = asyncio.Queue()
+        self._held: list[Piece] = []
+        self._told_at = -math.inf
 
     def emit(self, event: Event | Exception) -> None:
-        """Tell the reader. An exception is the last event."""
-        if self._outbox.put(event, can_wait=isinstance(event, Piece)):
-            self._loop.call_soon_threadsafe(self._woken.set)
+        """Tell the reader, in the model's thread. An exception is the last event.
 
-    # --- the event loop's thread ---
+        The first piece of an answer and its end are told at once, and so are pieces that come slowly. What comes within
+        `GATHER_S` seconds is told as one piece with what follows; if it is not streamed, with the end.
+        """
+        now = time.monotonic()
+        if isinstance(event, Piece):
+            self._held.append(event)
+            if now - self._told_at < (GATHER_S if self.sending.stream else math.inf):
+                return
+        if self._held:
+            logprobs = tuple(chain.from_iterable(piece.logprobs for piece in self._held))
+            self._tell(Piece("".join(piece.text for piece in self._held), logprobs))
+            self._held, self._told_at = [], now
+        if not isinstance(event, Piece):
+            self._tell(event)
+            self._told_at = -math.inf
+
+    def _tell(self, event: Event | Exception) -> None:
+        self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more. It leaves the queue, or ends with the pass that is running."""
@@ -118,49 +84,19 @@ class Job:
     async def events(self, keep_alive_s: float | None = None) -> AsyncIterator[Event | None]:
         """Everything that happens until all answers are complete. Raises what ended the job early.
 
-        The first piece of an answer and its end come at once, and so do pieces that come slowly. Faster pieces are
-        gathered for `GATHER_S` seconds and come as one piece.
-
-        keep_alive_s: yields None after each so many seconds in which nothing happened. Without it, nobody reads along,
-        and all pieces but the first wait for the end of their answer.
+        keep_alive_s: yields None after each so many seconds in which nothing happened.
         """
         n_left = len(self.asked)
-        rest_s = None if keep_alive_s is None else GATHER_S
-        while n_left:
-            rests = self._outbox.rests
-            is_over = await self._is_over(rest_s if rests else keep_alive_s)
-            events = self._outbox.take(self._loop.time(), rest_s)
-            if is_over and not (rests or events):
+        while n_left:  # later events, as that the server stops, concern nobody any more
+            try:
+                event = await asyncio.wait_for(self._events.get(), keep_alive_s)
+            except asyncio.TimeoutError:
                 yield None
-            for event in _joined(events):
-                if isinstance(event, Exception):
-                    raise event
-                n_left -= isinstance(event, Completion)
-                yield event
-                if not n_left:
-                    return  # later events, as that the server stops, concern nobody any more
-
-    async def _is_over(self, seconds: float | None) -> bool:
-        """Wait for `seconds`, or until the outbox has something that cannot wait. Returns whether they are over."""
-        # Cheaper than asyncio.wait_for, which makes a task.
-        alarm = None if seconds is None else self._loop.call_later(seconds, self._woken.set)
-        try:
-            await self._woken.wait()
-        finally:
-            if alarm:
-                alarm.cancel()
-        self._woken.clear()
-        return alarm is not None and self._loop.time() >= alarm.when()
-
-
-def _joined(events: Iterable[Event | Exception]) -> Iterator[Event | Exception]:
-    for is_piece, group in groupby(events, lambda event: isinstance(event, Piece)):
-        if not is_piece:
-            yield from group
-            continue
-        pieces = cast("list[Piece]", list(group))
-        logprobs = tuple(chain.from_iterable(piece.logprobs for piece in pieces))
-        yield Piece("".join(piece.text for piece in pieces), logprobs)
+                continue
+            if isinstance(event, Exception):
+                raise event
+            n_left -= isinstance(event, Completion)
+            yield event
 
 
 class JobQueue:
@@ -178,7 +114,7 @@ class JobQueue:
         self._is_closed = False
         self.n_running = 0
         self.n_refused = 0
-        self._seconds: deque[float] = deque(maxlen=_LATEST)
+        self._last_s = 0.0  # how long the latest answer took
 
     def put(self, job: Job) -> None:
         """Add a job. Raises ApiError with the status 503 if there is no room, or the server is stopping."""
@@ -188,8 +124,7 @@ class JobQueue:
             if len(self._waiting) >= self._most + self.n_slots - self.n_running:
                 self.n_refused += 1
                 why = f"{len(self._waiting)} requests are waiting already; try again later, or raise --queue"
-                mean_s = sum(self._seconds) / max(len(self._seconds), 1)
-                retry = {"Retry-After": str(max(round(mean_s / self.n_slots), 1))}  # when a place may be free
+                retry = {"Retry-After": str(max(round(self._last_s / self.n_slots), 1))}  # when a place may be free
                 raise ApiError(why, UNAVAILABLE, headers=retry)
             self._waiting.append(job)
             self._changed.notify()
@@ -208,7 +143,7 @@ class JobQueue:
         """A job that was taken is answered, or has failed, after so many seconds."""
         with self._changed:
             self.n_running -= 1
-            self._seconds.append(seconds)
+            self._last_s = seconds
 
     def drop(self, job: Job) -> bool:
         """Take out a job whose client has gone away. False if it was out already."""

@@ -7,7 +7,7 @@ POST /completion, /infill, /apply-template, /tokenize and /detokenize; GET /slot
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -25,7 +25,7 @@ from specrun.serving.api_error import NOT_FOUND, UNAVAILABLE, ApiError, refused
 from specrun.serving.openai_endpoints import TextPrompt, logprobs_json, read_chat, read_text, text_prompts, timings_json
 from specrun.serving.prompts import Prompt
 from specrun.serving.request_fields import MOST_LOGPROBS, Defaults, Fields, Integer, Sending, must, parsed, read_json
-from specrun.serving.service import LoadedService, Service, cached_tokens
+from specrun.serving.service import SUMS, LoadedService, Service, cached_tokens
 
 _MOST_FILES = 1000
 
@@ -221,9 +221,11 @@ async def props(service: Service, _request: Request) -> Response:
 async def metrics(service: Service, _request: Request) -> Response:
     """Sums since the server was started, and the present queue."""
     t, queue = service.totals, service.queue
-    numbers = [(f.metadata["name"], getattr(t, f.name), f.metadata["what"]) for f in fields(t) if f.metadata]
+    numbers = [(f"{name}_total", t.sums[one], what) for one, (name, what) in SUMS.items()]
     numbers += [
-        ("tokens_per_pass", t.completion_tokens / max(t.passes, 1), "Mean accepted length."),
+        ("prompt_tokens_cached_total", t.prompt_tokens_cached, "Tokens of prompts that were in the cache."),
+        ("shared_passes_total", t.shared_passes, "Target passes that several answers shared."),
+        ("tokens_per_pass", t.sums["completion_tokens"] / max(t.sums["passes"], 1), "Mean accepted length."),
         ("requests_processing", queue.n_running, "Requests that are being answered."),
         ("requests_waiting", queue.n_waiting, "Requests that wait."),
         ("requests_refused_total", queue.n_refused, "Requests refused because too many waited."),

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field, InstanceOf
@@ -80,7 +81,7 @@ class _GenerateFields(_OllamaFields):
 def _read_chat(service: Service, body: Mapping[str, Any]) -> Wanted | Response:
     given = parsed(_ChatFields, body)
     if not given.messages:
-        return _loaded(_ChatShape.said(""), service, given)
+        return _loaded(_said(True, ""), service, given)
     messages = []
     for i, message in enumerate(given.messages):
         if message.images:
@@ -95,7 +96,7 @@ def _read_generate(service: Service, body: Mapping[str, Any]) -> Wanted | Respon
     if given.template:
         raise refused("template", "cannot be given here; with raw the prompt is taken as it is")
     if not (given.prompt or given.suffix):
-        return _loaded(_GenerateShape.said(""), service, given)
+        return _loaded(_said(False, ""), service, given)
     asked = _openai_body(given)
     if not (given.raw or given.suffix):
         system = [{"role": "system", "content": given.system}] if given.system else []
@@ -134,38 +135,44 @@ def _head(name: str) -> dict[str, Any]:
     return {"model": name, "created_at": _time(datetime.now(timezone.utc))}
 
 
+def _said(is_chat: bool, content: str, thinking: str = "", calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """An addition to an answer, or all of it."""
+    further: dict[str, Any] = {"thinking": thinking} if thinking else {}
+    if not is_chat:
+        return {"response": content, **further}
+    return {"message": {"role": "assistant", "content": content, **further, **({"tool_calls": calls} if calls else {})}}
+
+
 class _OllamaShape(Shape):
-    """What both shapes share. A call of a tool is sent when it is complete."""
+    """Of /api/chat, or of /api/generate. A call of a tool is sent when it is complete."""
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, loaded: LoadedService, _wanted: Wanted) -> None:
+    def __init__(self, is_chat: bool, loaded: LoadedService, _wanted: Wanted) -> None:
+        self._said = partial(_said, is_chat)
         self._name = loaded.name
         self._began = time.monotonic()
-        self._call: tuple[str, str] | None = None  # name and arguments of the call that is being written
-        self.keep_alive = self._line(self.said(""))  # every line has to be an object
-
-    @staticmethod
-    def said(content: str, thinking: str = "", calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-        """An addition to the answer, or all of it."""
-        raise NotImplementedError
+        self._call: str | None = None  # the tool of the call that is being written
+        self._arguments = ""
+        self.keep_alive = self._line(self._said(""))  # every line has to be an object
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         (answer,) = answers
         content = "".join(delta.content for delta in answer.deltas)
         thinking = "".join(delta.reasoning for delta in answer.deltas)
-        calls = [call for delta in answer.deltas for call in self._calls(delta.call)] + self._last_call()
-        return {**_head(self._name), **self.said(content, thinking, calls), **self._ending(answer)}
+        deltas = [delta.call for delta in answer.deltas if delta.call]
+        calls = [call for delta in [*deltas, None] for call in self._complete(delta)]
+        return {**_head(self._name), **self._said(content, thinking, calls), **self._ending(answer)}
 
     def added(self, addition: Answer) -> Iterator[bytes]:
         for delta in addition.deltas:
-            calls = self._calls(delta.call)
+            calls = self._complete(delta.call) if delta.call else []
             if calls or not delta.call:
-                yield self._line(self.said(delta.content, delta.reasoning, calls))
+                yield self._line(self._said(delta.content, delta.reasoning, calls))
         if addition.completion:
-            if calls := self._last_call():
-                yield self._line(self.said("", "", calls))
-            yield self._line({**self.said(""), **self._ending(addition)})
+            if calls := self._complete(None):
+                yield self._line(self._said("", "", calls))
+            yield self._line({**self._said(""), **self._ending(addition)})
 
     def failure(self, error: ApiError) -> bytes:
         return f"{json.dumps(error.as_ollama())}\n".encode()
@@ -174,21 +181,14 @@ class _OllamaShape(Shape):
         whole = {**_head(self._name), "done": False, **values}
         return f"{json.dumps(whole, ensure_ascii=False, separators=(',', ':'))}\n".encode()
 
-    def _calls(self, more: CallDelta | None) -> list[dict[str, Any]]:
-        """The call that is complete because another begins, if one is."""
-        if more is None:
+    def _complete(self, more: CallDelta | None) -> list[dict[str, Any]]:
+        """The call that is complete because another begins, or because the answer ends (None), if there is one."""
+        if more and more.name is None:
+            self._arguments += more.arguments
             return []
-        if more.name is None:
-            assert self._call
-            self._call = self._call[0], self._call[1] + more.arguments
-            return []
-        complete = self._last_call()
-        self._call = more.name, more.arguments
-        return complete
-
-    def _last_call(self) -> list[dict[str, Any]]:
-        call, self._call = self._call, None
-        return [{"function": {"name": call[0], "arguments": arguments_of(call[1])}}] if call else []
+        name, arguments = self._call, self._arguments
+        self._call, self._arguments = (more.name, more.arguments) if more else (None, "")
+        return [{"function": {"name": name, "arguments": arguments_of(arguments)}}] if name is not None else []
 
     def _ending(self, answer: Answer) -> dict[str, Any]:
         """Why the answer ended, numbers of tokens, and times in nanoseconds."""
@@ -205,21 +205,8 @@ class _OllamaShape(Shape):
         }
 
 
-class _ChatShape(_OllamaShape):  # /api/chat
-    @staticmethod
-    def said(content: str, thinking: str = "", calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-        further = ({"thinking": thinking} if thinking else {}) | ({"tool_calls": list(calls)} if calls else {})
-        return {"message": {"role": "assistant", "content": content, **further}}
-
-
-class _GenerateShape(_OllamaShape):  # /api/generate
-    @staticmethod
-    def said(content: str, thinking: str = "", _calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-        return {"response": content, **({"thinking": thinking} if thinking else {})}
-
-
-chat = answering(_read_chat, _ChatShape, _NAMES)
-generate = answering(_read_generate, _GenerateShape, _NAMES)
+chat = answering(_read_chat, partial(_OllamaShape, True), _NAMES)
+generate = answering(_read_generate, partial(_OllamaShape, False), _NAMES)
 
 
 _VERSION = "0.9.0"  # of the Ollama whose addresses are answered; clients refuse one that is too old for them

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, InstanceOf
 
@@ -17,15 +17,15 @@ from specrun.decoding.chat_format import is_begun
 from specrun.decoding.completion import Completion
 from specrun.decoding.request import Request
 from specrun.loading.model import Model
-from specrun.reading.deltas import CallDelta, Delta, Reader
+from specrun.reading.deltas import CallDelta, Delta
 from specrun.reading.form import AnswerForm
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.answers import Answer, Shape, Wanted, answering, frame
 from specrun.serving.api_error import ApiError, refused
-from specrun.serving.expected import read_expected
+from specrun.serving.expected import Expected, read_expected
 from specrun.serving.prompts import Prompt, Prompts, read_messages
 from specrun.serving.request_fields import MOST_LOGPROBS, Fields, Integer, Sending, must, parsed, read_request
-from specrun.serving.service import LoadedService, Service, cached_tokens
+from specrun.serving.service import Json, LoadedService, Service, cached_tokens
 
 MOST_PROMPTS = 64
 
@@ -35,19 +35,6 @@ class _ChatFields(Fields):
     top_logprobs: Annotated[Integer, Field(ge=0, le=MOST_LOGPROBS)] = 0
     chat_template_kwargs: InstanceOf[dict[str, Any]] = Field({})
     reasoning_effort: str = ""
-
-
-class _Named(Fields):
-    name: str
-
-
-class _AllowedTool(Fields):
-    function: _Named
-
-
-class _AllowedTools(Fields):
-    mode: Annotated[Literal["auto", "required"], must("be auto or required")]
-    tools: list[_AllowedTool]
 
 
 _TokenIds = Annotated[list[int], Field(fail_fast=True)]
@@ -77,7 +64,7 @@ def read_chat(service: Service, body: Mapping[str, Any]) -> Wanted:
     elif given.top_logprobs:
         raise refused("top_logprobs", "needs logprobs to be true")
     form = prompts.format.form
-    messages, expected = read_messages(body, form), read_expected(_with_allowed_tools(body), form)
+    messages, expected = read_messages(body, form), read_expected(body, form)
     is_formed = expected.schema is not None or request.gbnf is not None or expected.prompt_end
     if is_formed and is_begun(messages) and messages[-1]["content"]:
         why = "end with a message of the assistant, which cannot be continued in a format or as a named call"
@@ -87,29 +74,7 @@ def read_chat(service: Service, body: Mapping[str, Any]) -> Wanted:
     tools = expected.tools.declared if expected.tools else []
     prompt = prompts.of_messages(messages, tools, variables, thinks, expected.prompt_end, not sending.cache_prompt)
     shown = prompts.format.shown(expected.tools is not None)
-    request = expected.constrained(replace(request, shown=shown), prompt.text or "")
-    _check_grammar(request, model)
-    return Wanted([prompt], request, expected.reader(prompt.text or ""), sending)
-
-
-def _with_allowed_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The body without the tools that `tool_choice` does not allow, if it is a list of some. Raises ApiError."""
-    choice, tools = body.get("tool_choice"), body.get("tools")
-    if not (isinstance(choice, dict) and choice.get("type") == "allowed_tools" and isinstance(tools, list)):
-        return body
-    at = "tool_choice.allowed_tools"
-    allowed = parsed(_AllowedTools, choice.get("allowed_tools"), at)
-    names = {tool.function.name for tool in allowed.tools}
-    kept = {tool["function"]["name"]: tool for tool in tools if _function_name(tool) in names}
-    if not names or names - kept.keys():
-        raise refused(at, "must name functions of tools")
-    return {**body, "tools": list(kept.values()), "tool_choice": allowed.mode}
-
-
-def _function_name(tool: Any) -> Any:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    return name if isinstance(name, str) else None
+    return _wanted(model, [prompt], expected, replace(request, shown=shown), sending)
 
 
 def _read_completion(service: Service, body: Mapping[str, Any]) -> Wanted:
@@ -139,17 +104,18 @@ def read_text(service: Service, body: Mapping[str, Any], prompts: Sequence[Promp
     """What is asked with texts that the model goes on with. Raises SpecrunError and ApiError."""
     model = service.loaded.model
     expected = read_expected({**body, "tools": None}, AnswerForm())  # it is told of no tools, and nothing is marked
-    request = expected.constrained(read_request(body, service.defaults, model.llama_model.n_vocab), "")
-    _check_grammar(request, model)
-    return Wanted(prompts, request, Reader, sending)
+    request = read_request(body, service.defaults, model.llama_model.n_vocab)
+    return _wanted(model, prompts, expected, request, sending)
 
 
-def _check_grammar(request: Request, model: Model) -> None:
+def _wanted(model: Model, prompts: Sequence[Prompt], expected: Expected, request: Request, sending: Sending) -> Wanted:
+    text = prompts[0].text or ""
+    request = expected.constrained(request, text)
     if request.gbnf is not None and any(plan.method.samples for plan in model.plans.candidates):
         raise ApiError("the server's --method cannot follow a grammar, which this request needs; start it with another")
+    return Wanted(prompts, request, expected.reader(text), sending)
 
 
-Json = dict[str, Any]
 TokenBytes = Callable[[int], bytes]
 
 

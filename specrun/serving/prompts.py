@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -62,21 +62,22 @@ class _Conversation(Fields):
     messages: Annotated[list[_Message], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
 
 
-def joined(content: Any, kind: str | None = "text") -> str:
-    """The text of a message, which may come in parts. kind: the type that parts must have.
+def joined(content: Any, types: Collection[str] = ("text",)) -> str:
+    """The text of a message, which may come in parts. types: those that parts may have; empty for any.
 
     Raises ValueError for anything else.
     """
     if isinstance(content, str):
         return content
-    if not isinstance(content, list):
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
         raise ValueError("must be a string or a list of parts")
     for part in content:
-        if not isinstance(part, dict) or (kind and part.get("type") != kind):
-            raise ValueError("may have parts of the type text only")
-        if not isinstance(part.get("text"), str):
-            raise ValueError("has a part without a text")
-    return "\n".join(part["text"] for part in content)
+        if types and part.get("type") not in types:
+            raise ValueError(f"may have parts of text only; this model reads no {part.get('type') or 'other parts'}")
+    texts = [part.get("text", part.get("refusal")) for part in content]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("has a part without a text")
+    return "\n".join(texts)
 
 
 def read_messages(body: Mapping[str, Any], form: AnswerForm) -> list[Message]:

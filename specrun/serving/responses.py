@@ -17,34 +17,17 @@ from starlette.responses import JSONResponse, Response
 
 from specrun.serving.answers import Wanted, answering
 from specrun.serving.api_error import NOT_FOUND, ApiError, refused
-from specrun.serving.kept_responses import KeptResponses
 from specrun.serving.openai_endpoints import read_chat
-from specrun.serving.prompts import MOST_MESSAGES
-from specrun.serving.request_fields import MOST_LOGPROBS, Fields, Integer, must, parsed
+from specrun.serving.prompts import MOST_MESSAGES, joined
+from specrun.serving.request_fields import Fields, Integer, must, parsed
 from specrun.serving.responses_shape import ResponsesShape, ResponsesWanted
-from specrun.serving.service import Service
+from specrun.serving.service import Json, KeptResponses, Service
 from specrun.serving.tools import MOST_TOOLS, function_json
-
-Json = dict[str, Any]
 
 _PARTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
 
 
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-        raise ValueError("must be a string or a list of parts")
-    wrong = next((part.get("type") for part in content if part.get("type") not in _PARTS), "")
-    if wrong != "":
-        raise ValueError(f"may have parts of text only; this model reads no {wrong}")
-    texts = [part.get("text", part.get("refusal")) for part in content]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("has a part without a text")
-    return "\n".join(texts)
-
-
-_Text = Annotated[str, BeforeValidator(_text)]
+_Text = Annotated[str, BeforeValidator(lambda content: joined(content, _PARTS))]
 
 
 class _Item(Fields):
@@ -77,11 +60,7 @@ class _TextFields(Fields):
     format: InstanceOf[dict[str, Any]] | None = None
 
 
-class _Reasoning(Fields):
-    effort: str = ""
-
-
-class ResponsesFields(Fields):
+class _ResponsesFields(Fields):
     input: Annotated[
         list[Any],
         Field(max_length=MOST_MESSAGES),
@@ -98,21 +77,27 @@ class ResponsesFields(Fields):
         must("have at most 16 names of at most 64 characters, each with a string of at most 512"),
     ] = Field({})
     text: _TextFields = _TextFields()
-    reasoning: _Reasoning = _Reasoning()
+    reasoning: InstanceOf[dict[str, Any]] = Field({})
     tools: Annotated[list[_Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] = Field([])
     tool_choice: Any = "auto"
     parallel_tool_calls: bool = True
-    top_logprobs: Annotated[Integer, Field(ge=0, le=MOST_LOGPROBS)] = 0
-
-    @property
-    def namespaces(self) -> dict[str, tuple[str, str]]:
-        """Namespace and name of each tool that has a namespace, by the name that the model knows."""
-        spaces = [tool for tool in self.tools if tool.type == "namespace"]
-        pairs = [(space.name, function.name) for space in spaces for function in space.tools]
-        return {known_name(*pair): pair for pair in pairs}
 
 
-def chat_fields(given: ResponsesFields, conversation: Sequence[Any]) -> Json:
+def _functions(given: Sequence[_Tool]) -> list[tuple[str, str, _Tool]]:
+    """The functions among tools and in their namespaces: their places, the namespaces, and the functions."""
+    several = [(f"tools[{i}]", "", tool) for i, tool in enumerate(given)]
+    for i, space in enumerate(given):
+        if space.type == "namespace":
+            several += [(f"tools[{i}].tools[{k}]", space.name, tool) for k, tool in enumerate(space.tools)]
+    return [one for one in several if one[2].type == "function"]
+
+
+def _known_name(namespace: str, name: str) -> str:
+    """What the model calls a tool: there are no namespaces in chat templates."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def _chat_fields(given: _ResponsesFields, conversation: Sequence[Any]) -> Json:
     """The fields of /v1/chat/completions that ask for the same. Raises ApiError."""
     system = [{"role": "system", "content": given.instructions}] if given.instructions else []
     n_before = len(conversation) - len(given.input)
@@ -121,7 +106,6 @@ def chat_fields(given: ResponsesFields, conversation: Sequence[Any]) -> Json:
         items.append(parsed(_Item, item, f"input[{i}]"))
         if items[-1].type == "message" and items[-1].role is None:
             raise refused(f"input[{i}].role", "is missing")
-    has_logprobs = "message.output_text.logprobs" in given.include
     wanted = given.text.format
     schema = None if wanted is None else {name: wanted.get(name) for name in ("name", "schema", "strict")}
     return {
@@ -130,27 +114,11 @@ def chat_fields(given: ResponsesFields, conversation: Sequence[Any]) -> Json:
         "tool_choice": _tool_choice(given.tool_choice),
         "parallel_tool_calls": given.parallel_tool_calls,
         "max_completion_tokens": given.max_output_tokens,
-        "reasoning_effort": given.reasoning.effort,
+        "reasoning_effort": given.reasoning.get("effort"),
         "response_format": None if wanted is None else {"type": wanted.get("type"), "json_schema": schema},
-        "logprobs": has_logprobs,
-        "top_logprobs": given.top_logprobs if has_logprobs else None,
+        "top_logprobs": None,
         "n": 1,
     }
-
-
-def tool_names(given: ResponsesFields) -> dict[str, str]:
-    """What the functions among chat's tools are called in the request, for messages about what is wrong in them."""
-    paths = [path for path, _, tool in _functions(given.tools)]
-    return {f"tools[{i}].function": path for i, path in enumerate(paths)}
-
-
-def _functions(given: Sequence[_Tool]) -> Iterable[tuple[str, str, _Tool]]:
-    """The functions among tools and in their namespaces: their places, the namespaces, and the functions."""
-    yield from ((f"tools[{i}]", "", tool) for i, tool in enumerate(given) if tool.type == "function")
-    for i, space in enumerate(given):
-        if space.type == "namespace":
-            inner = enumerate(space.tools)
-            yield from ((f"tools[{i}].tools[{k}]", space.name, tool) for k, tool in inner if tool.type == "function")
 
 
 def _messages(items: Iterable[_Item]) -> list[Json]:
@@ -169,7 +137,7 @@ def _messages(items: Iterable[_Item]) -> list[Json]:
             last = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
             messages.append(last)
         if item.type == "function_call":
-            name = known_name(item.namespace, item.name)
+            name = _known_name(item.namespace, item.name)
             last["tool_calls"].append({"id": item.call_id, **function_json(name=name, arguments=item.arguments)})
         elif item.type == "reasoning":
             last["reasoning_content"] += item.content or item.summary
@@ -178,27 +146,17 @@ def _messages(items: Iterable[_Item]) -> list[Json]:
     return messages
 
 
-def known_name(namespace: str, name: str) -> str:
-    """What the model calls a tool: there are no namespaces in chat templates."""
-    return f"{namespace}__{name}" if namespace else name
-
-
 def _tools(given: Sequence[_Tool]) -> list[Json]:
     """The tools that the model is told about. Others run on OpenAI's servers, so nobody could answer their calls.
 
     Programs offer such tools beside their own without being asked, and get on without; alone they are what is wanted.
     Raises ApiError.
     """
-    tools = [
-        function_json(
-            name=known_name(space, tool.name), **tool.model_dump(include={"description", "parameters", "strict"})
-        )
-        for _, space, tool in _functions(given)
-    ]
-    if given and not tools:
+    functions, same = _functions(given), {"description", "parameters", "strict"}
+    if given and not functions:
         why = f"cannot be {given[0].type}, which does not run here; the model can call functions"
         raise refused("tools[0].type", why)
-    return tools
+    return [function_json(name=_known_name(s, one.name), **one.model_dump(include=same)) for _, s, one in functions]
 
 
 def _tool_choice(choice: Any) -> Any:
@@ -225,6 +183,7 @@ _NAMES = {
     "response_format": "text.format",
     "max_completion_tokens": "max_output_tokens",
     "messages": "input",
+    "reasoning_effort": "reasoning.effort",
 }
 
 
@@ -235,7 +194,7 @@ async def kept_response(service: Service, request: Request) -> Response:
     if kept is None:
         raise ApiError(f"Response with id '{id_}' not found. Only the latest are kept, in memory.", NOT_FOUND)
     if request.method != "DELETE":
-        return JSONResponse(kept.read()[0])
+        return JSONResponse(kept[0])
     service.responses.forget(id_)
     return JSONResponse({"id": id_, "object": "response", "deleted": True})
 
@@ -245,23 +204,24 @@ def _read(service: Service, body: Json) -> ResponsesWanted:
     for name, why in _ELSEWHERE.items():
         if body.get(name):
             raise refused(name, why)
-    given = parsed(ResponsesFields, body)
-    conversation = _conversation(given, service.responses)
+    given = parsed(_ResponsesFields, body)
+    if "message.output_text.logprobs" in given.include:
+        raise refused("include", "cannot have log-probabilities here; /v1/chat/completions gives them")
+    conversation, functions = _conversation(given, service.responses), _functions(given.tools)
     try:
-        wanted = read_chat(service, body | chat_fields(given, conversation))
+        wanted = read_chat(service, body | _chat_fields(given, conversation))
     except ApiError as error:
-        raise error.renamed(_NAMES | tool_names(given)) from error
-    kept = service.responses if given.store else None
+        raise error.renamed(_NAMES | {f"tools[{i}].function": at for i, (at, _, _) in enumerate(functions)}) from error
     return ResponsesWanted(
         **vars(wanted),
         response=_begun(body, given, wanted),
         conversation=conversation,
-        namespaces=given.namespaces,
-        kept=kept,
+        namespaces={_known_name(space, tool.name): (space, tool.name) for _, space, tool in functions if space},
+        kept=service.responses if given.store else None,
     )
 
 
-def _conversation(given: ResponsesFields, kept: KeptResponses) -> list[Json]:
+def _conversation(given: _ResponsesFields, kept: KeptResponses) -> list[Json]:
     """The items of earlier responses and of this request, references replaced by what they mean."""
     before: list[Json] = []
     if given.previous_response_id is not None:
@@ -270,7 +230,7 @@ def _conversation(given: ResponsesFields, kept: KeptResponses) -> list[Json]:
             why = f"Previous response with id '{given.previous_response_id}' not found. "
             advice = "Only the latest are kept, in memory; send the whole conversation as input."
             raise ApiError(why + advice, param=param, code="previous_response_not_found")
-        before = found.read()[1]
+        before = found[1]
     items: list[Json] = []
     for i, item in enumerate(given.input):
         # Items without a type are messages, or references if they have nothing but an id.
@@ -283,9 +243,9 @@ def _conversation(given: ResponsesFields, kept: KeptResponses) -> list[Json]:
     return [*before, *items]
 
 
-def _begun(body: Json, given: ResponsesFields, wanted: Wanted) -> Json:
+def _begun(body: Json, given: _ResponsesFields, wanted: Wanted) -> Json:
     """The response before anything is written, with what the request asked for."""
-    sampling, effort = wanted.request.sampling, given.reasoning.effort
+    sampling = wanted.request.sampling
     return {
         "id": f"resp_{secrets.token_hex(24)}",
         "object": "response",
@@ -301,14 +261,14 @@ def _begun(body: Json, given: ResponsesFields, wanted: Wanted) -> Json:
         "parallel_tool_calls": given.parallel_tool_calls,
         "previous_response_id": given.previous_response_id,
         "prompt_cache_key": body.get("prompt_cache_key"),
-        "reasoning": {"effort": effort or None, "summary": None},
+        "reasoning": {"effort": given.reasoning.get("effort"), "summary": None},
         "service_tier": "default",
         "store": given.store,
         "temperature": sampling.temperature,
         "text": body.get("text") or {"format": {"type": "text"}},
         "tool_choice": given.tool_choice,
         "tools": [tool for tool in body.get("tools") or [] if tool["type"] in ("function", "namespace")],
-        "top_logprobs": given.top_logprobs,
+        "top_logprobs": 0,
         "top_p": sampling.top_p,
         "truncation": "disabled",
         "usage": None,

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import secrets
 import time
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from specrun.reading.deltas import Delta
-from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.answers import Answer, Shape, Wanted, frame
 from specrun.serving.api_error import ApiError
-from specrun.serving.kept_responses import KeptResponses
-from specrun.serving.openai_endpoints import logprobs_json, timings_json
-from specrun.serving.service import LoadedService, cached_tokens
+from specrun.serving.openai_endpoints import timings_json
+from specrun.serving.service import Json, KeptResponses, LoadedService, cached_tokens
 
-Json = dict[str, Any]
-
-_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
-_TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}  # the types of their only parts
+# The types of items: how their ids begin, and what events call their texts.
+_TYPES = {
+    "message": ("msg", "output_text"),
+    "reasoning": ("rs", "reasoning_text"),
+    "function_call": ("fc", "function_call_arguments"),
+}
 
 
 @dataclass(frozen=True)
@@ -42,15 +40,12 @@ class ResponsesShape(Shape):
     """The shape of /v1/responses."""
 
     def __init__(self, loaded: LoadedService, asked: ResponsesWanted) -> None:
-        self._token_bytes = loaded.model.llama_model.token_bytes
         self._response = {**asked.response, "model": loaded.name, "output": []}
         self._asked = asked
         self._n_events = 0
-        self._item: Json | None = None  # the item that is being written, and which call it is
-        self._call = -1
+        self._item: Json = {}  # the item that is being written, if any, and which call it is
+        self._call: int | None = None
         self._texts: list[str] = []  # that were added to it
-        self._logprobs: list[TokenLogprob] = []  # of the message; and those whose text was not told yet
-        self._unsent: list[TokenLogprob] = []
 
     def whole(self, answers: Sequence[Answer]) -> Json:
         for _ in self.added(answers[0]):
@@ -62,7 +57,6 @@ class ResponsesShape(Shape):
         yield self._event("response.in_progress", response=self._response)
 
     def added(self, addition: Answer) -> Iterator[bytes]:
-        self._unsent += addition.logprobs
         for delta in addition.deltas:
             yield from self._added(delta)
         if addition.completion:
@@ -90,83 +84,59 @@ class ResponsesShape(Shape):
 
     def _added(self, delta: Delta) -> Iterator[bytes]:
         kind, text = _kind(delta)
-        is_same = self._item is not None and self._item["type"] == kind
-        if not is_same or (delta.call and delta.call.index != self._call):
+        if (kind, delta.call.index if delta.call else None) != (self._item.get("type"), self._call):
             yield from self._end("completed")
             yield from self._begin(delta)
         if text:
             self._texts.append(text)
-            logprobs, told = self._logprobs_of(text), {}
-            if kind == "message":
-                self._logprobs += logprobs
-                told = {"logprobs": logprobs_json(logprobs, self._token_bytes)}
-            yield self._of_item(_delta_event(kind), delta=text, **told)
+            yield self._of_text("delta", delta=text)
 
     def _begin(self, delta: Delta) -> Iterator[bytes]:
-        kind, call = _kind(delta)[0], delta.call
-        self._logprobs = []
-        item = {"id": f"{_PREFIXES[kind]}_{secrets.token_hex(24)}", "type": kind, "status": "in_progress"}
+        (kind, _), call = _kind(delta), delta.call
+        self._call = call.index if call else None
+        self._item = {"id": f"{_TYPES[kind][0]}_{secrets.token_hex(24)}", "type": kind, "status": "in_progress"}
         if call:
-            self._call = call.index
             space, name = self._asked.namespaces.get(call.name or "", ("", call.name))
-            self._item = {**item, "call_id": call.id, "name": name, "arguments": ""}
-            if space:
-                self._item["namespace"] = space
+            self._item |= {"call_id": call.id, "name": name, "arguments": ""} | ({"namespace": space} if space else {})
         else:
-            self._item = {**item, **({"role": "assistant"} if kind == "message" else {"summary": []}), "content": []}
-        yield self._event("response.output_item.added", output_index=self._index, item=self._item)
+            own: Json = {"role": "assistant"} if kind == "message" else {"summary": []}
+            self._item |= {**own, "content": []}
+        yield self._of_item("response.output_item.added", item=self._item)
         if not call:
-            yield self._of_item("response.content_part.added", part=self._part(""))
+            yield self._of_item("response.content_part.added", **self._place(), part=self._part(""))
 
     def _end(self, status: str) -> Iterator[bytes]:
         """End the item that is being written, if there is one."""
         item, text = self._item, "".join(self._texts)
-        if item is None:
+        if not item:
             return
-        done = _delta_event(item["type"]).replace(".delta", ".done")
         if item["type"] == "function_call":
             item["arguments"] = text
-            yield self._of_item(done, name=item["name"], arguments=text)
+            yield self._of_text("done", name=item["name"], arguments=text)
         else:
-            part = self._part(text)
-            told = {"logprobs": part["logprobs"]} if item["type"] == "message" else {}
-            yield self._of_item(done, text=text, **told)
-            yield self._of_item("response.content_part.done", part=part)
-            item["content"] = [part]
+            yield self._of_text("done", text=text)
+            yield self._of_item("response.content_part.done", **self._place(), part=self._part(text))
+            item["content"] = [self._part(text)]
         item["status"] = status
-        yield self._event("response.output_item.done", output_index=self._index, item=item)
+        yield self._of_item("response.output_item.done", item=item)
         self._response["output"].append(item)
-        self._item, self._texts = None, []
-
-    @property
-    def _index(self) -> int:
-        return len(self._response["output"])
+        self._item, self._texts = {}, []
 
     def _part(self, text: str) -> Json:
-        assert self._item
-        if self._item["type"] == "reasoning":
-            return {"type": "reasoning_text", "text": text}
-        logprobs = logprobs_json(self._logprobs if text else (), self._token_bytes)
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+        """The only part of the item that is being written."""
+        further: Json = {"annotations": [], "logprobs": []} if self._item["type"] == "message" else {}
+        return {"type": _TYPES[self._item["type"]][1], "text": text, **further}
 
-    def _logprobs_of(self, text: str) -> list[TokenLogprob]:
-        """Those of the tokens that `text` was written with. Tokens before them are of marks, which are not told."""
-        parts, wanted = [self._token_bytes(one.token) for one in self._unsent], text.encode()
-        start = b"".join(parts).find(wanted)
-        ends = list(accumulate(map(len, parts)))
-        first, behind = bisect_right(ends, start), bisect_left(ends, start + len(wanted)) + 1
-        if start < 0:  # it is told otherwise than it was written
-            first, behind = 0, len(parts)
-        found, self._unsent = self._unsent[first:behind], self._unsent[behind:]
-        return found
+    def _place(self) -> Json:
+        return {"item_id": self._item["id"], **({} if self._item["type"] == "function_call" else {"content_index": 0})}
+
+    def _of_text(self, what: str, **fields: Any) -> bytes:
+        further: Json = {"logprobs": []} if self._item["type"] == "message" else {}
+        return self._of_item(f"response.{_TYPES[self._item['type']][1]}.{what}", **self._place(), **fields, **further)
 
     def _of_item(self, kind: str, **fields: Any) -> bytes:
-        """An event of the item that is being written, or of its only part."""
-        assert self._item
-        at = {"item_id": self._item["id"], "output_index": self._index}
-        if self._item["type"] != "function_call":
-            at["content_index"] = 0
-        return self._event(kind, **at, **fields)
+        """An event of the item that is being written."""
+        return self._event(kind, output_index=len(self._response["output"]), **fields)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         self._n_events += 1
@@ -178,10 +148,6 @@ def _kind(delta: Delta) -> tuple[str, str]:
     if delta.call:
         return "function_call", delta.call.arguments
     return ("reasoning", delta.reasoning) if delta.reasoning else ("message", delta.content)
-
-
-def _delta_event(kind: str) -> str:
-    return f"response.{_TEXTS.get(kind, 'function_call_arguments')}.delta"
 
 
 def _usage_json(answer: Answer) -> Json:

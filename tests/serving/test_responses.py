@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from specrun.catalog import embedded
-from specrun.serving.kept_responses import KeptResponses
+from specrun.serving.service import KeptResponses
 from specrun.speculation.method import OFF
 from tests.models import CHAT_TEMPLATE, edited, scripted_llama
 from tests.serving.running import CHAT, NAME, Json, Server, running
@@ -231,27 +231,6 @@ def test_a_call_is_forced(pair: Server, choice: Any) -> None:
     assert set(json.loads(answer["output"][0]["arguments"])) == {"city", "days"}
 
 
-def test_log_probabilities_come_with_the_text(pair: Server) -> None:
-    body = {"input": ASK, "include": ["message.output_text.logprobs"], "top_logprobs": 2, "max_output_tokens": 12}
-    (item,) = pair.post(PATH, body)["output"]
-    (part,) = item["content"]
-    assert "".join(token["token"] for token in part["logprobs"]) == part["text"]
-    assert {len(token["top_logprobs"]) for token in part["logprobs"]} == {2}
-    deltas = [event for event in events(pair, **body) if event["type"] == "response.output_text.delta"]
-    assert [token for delta in deltas for token in delta["logprobs"]] == part["logprobs"]
-    assert all(len(event["logprobs"]) for event in deltas)
-
-
-def test_log_probabilities_are_those_of_the_message_alone(qwen: Server) -> None:
-    body: Json = {"input": ASK, "tools": TOOLS, "include": ["message.output_text.logprobs"], "max_output_tokens": 64}
-    output = qwen.post(PATH, body)["output"]
-    assert [item["type"] for item in output] == ["reasoning", "message", "function_call"]
-    (part,) = output[1]["content"]
-    assert "".join(token["token"] for token in part["logprobs"]).strip() == part["text"] == "I look."
-    (done,) = [event for event in events(qwen, **body) if event["type"] == f"{TEXT}.done"]
-    assert done["logprobs"] == part["logprobs"]
-
-
 @pytest.mark.slow
 def test_an_answer_without_a_word_is_a_message(tmp_path: Path) -> None:
     file = scripted_llama(tmp_path / "q.gguf", [b"<think>", b"hm", b"</think>"], metadata={CHAT_TEMPLATE: QWEN3})
@@ -271,6 +250,7 @@ def test_what_is_wrong_is_told_in_the_fields_that_were_sent(qwen: Server) -> Non
         assert f"cannot be {tool['type']}" in refused(qwen, input=ASK, tools=[tool])[2]
     for name, value in (("background", True), ("conversation", "c"), ("prompt", {"id": "p"})):
         assert refused(qwen, input=ASK, **{name: value})[1] == name
+    assert refused(qwen, input=ASK, include=["message.output_text.logprobs"])[1] == "include"
     wrong = {"format": {"type": "json_schema", "name": "a", "schema": {"type": "no"}}}
     status, param, message = refused(qwen, input=ASK, text=wrong)
     assert (status, param) == (400, "text.format.schema")

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from specrun.decoding.passes import Passes
-from specrun.serving.writing import Writing
+from specrun.serving.worker import Writing
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import MERGED
 from specrun.speculation.drafters.guessed import DRAFTLESS
