@@ -35,8 +35,8 @@ def answer(module: str, request: Mapping[str, Any], what: str, wait: Callable[[]
     """Let `serve` of a module answer a request in a child process. `serve` gets JSON and prints JSON as its last line.
 
     what: names the process in errors. wait: called ten times a second; it may raise to end the process. debug: whether
-    its stderr is shown. Raises OutOfMemoryError if llama.cpp ran out of memory in it or the system killed it, CrashError if
-    the process ends otherwise without an answer, and LlamaError with the text of the answer's `error` if it has that.
+    its stderr is shown. Raises OutOfMemoryError if llama.cpp ran out of memory in it or the system killed it,
+    CrashError if the process ends otherwise without an answer, and LlamaError with the text of the answer's `error`.
     """
     with subprocess.Popen(
         [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path), module, json.dumps(request)],
