@@ -23,11 +23,12 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import expert_pages
 from specrun.decoding import calibration_texts as texts
 from specrun.hardware.cpu import usable_cores
+from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming.address_space import PAGE
-from specrun.llama.streaming.expert_weights import ExpertWeights
+from specrun.llama.streaming.cached_experts import CachedExperts
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.planning.pass_times import ExpertGrowth
 from specrun.speculation.tree import TokenTree
@@ -36,11 +37,12 @@ from specrun.tuning.pass_timer import TargetTimer
 CTX = 64  # tokens after which passes run
 
 
-class Counted(ExpertWeights):
+class Counted(CachedExperts):
     """Notes how many experts each layer of a pass reads, and reads nothing itself."""
 
     def __init__(self, file: GgufFile) -> None:
-        super().__init__(expert_pages(file, PAGE), file.n_experts_used, RingSettings())
+        room, never = 1 << 60, Pressure(0, lambda: 0)
+        super().__init__(expert_pages(file, PAGE), file.n_experts_used, RingSettings(), room, never)
         self.counts: list[int] = []
 
     def _read(self, _layer: int, counts: NDArray[np.int64]) -> None:

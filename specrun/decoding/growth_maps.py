@@ -12,7 +12,7 @@ from specrun.decoding.generation import Generation
 from specrun.decoding.passes import write_alone
 from specrun.decoding.prompt_tokens import chat_template, single_turn_tokens
 from specrun.decoding.request import Request
-from specrun.llama.context import rows_along
+from specrun.llama.draft_tokens import rows_along
 from specrun.profiles.profile import Profile
 from specrun.sampling import Distribution, Sampler, SamplingParameters
 from specrun.speculation import sequoia

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from specrun.catalog.pairs import read_vocabulary
 from specrun.decoding.source_files import datastore_file, token_files
 from specrun.decoding.source_files.history import History
 from specrun.decoding.source_files.token_files import DamagedTokensError
@@ -24,7 +25,7 @@ from specrun.speculation.sources.suffix_automaton import SuffixAutomaton
 
 def fingerprint(model: LlamaModel) -> str:
     """16 hexadecimal digits that identify a model's tokenizer. Files of token ids are valid for one tokenizer."""
-    vocabulary = model.vocabulary
+    vocabulary = read_vocabulary(model.file)
     digest = hashlib.sha256(f"{vocabulary.kind} {vocabulary.pre}".encode())
     for token in vocabulary.tokens:
         digest.update(token + b"\0")

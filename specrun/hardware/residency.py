@@ -32,8 +32,8 @@ class RingSettings:
 class Residency:
     """How the target's weights in RAM are held, as reports say it. All numbers are 0 with mode `off`."""
 
-    # ring: specrun streams layers that do not fit; experts: it reads the experts that are chosen, into memory of its
-    # own or into the page cache; off: llama.cpp holds all weights its own way.
+    # ring: specrun streams layers that do not fit; experts: it reads the experts that are chosen into memory of its
+    # own; off: llama.cpp holds all weights its own way.
     mode: ResidencyMode = "off"
     resident_bytes: int = 0  # weights that stay in memory
     streamed_bytes: int = 0  # weights that every pass reads; all experts, of which it reads some
@@ -41,7 +41,7 @@ class Residency:
     slot_bytes: int = 0
     locked: bool = False  # whether resident weights and slots are locked into memory, so that they are never swapped
     given_back_bytes: int = 0  # memory that was given back, because the system ran short of it
-    cache_bytes: int = 0  # memory for experts; 0 where the page cache has them
+    cache_bytes: int = 0  # memory for experts
 
     @property
     def notice(self) -> str | None:
@@ -59,8 +59,8 @@ class Residency:
         resident, streamed = f"{size_text(self.resident_bytes)} {held}", size_text(self.streamed_bytes)
         given_back = f"; {size_text(self.given_back_bytes)} given back to the system" if self.given_back_bytes else ""
         if self.mode == "experts":
-            kept = f", up to {size_text(self.cache_bytes)} of them kept" if self.cache_bytes else ""
-            return f"{resident}; {streamed} of experts, read when they are chosen{kept}{given_back}"
+            kept = f"up to {size_text(self.cache_bytes)} of them kept"
+            return f"{resident}; {streamed} of experts, read when they are chosen, {kept}{given_back}"
         slots = f"{self.n_slots} slots of {size_text(self.slot_bytes)}"
         return f"{resident}, {streamed} streamed through {slots}{given_back}"
 

@@ -1,7 +1,8 @@
-"""A llama.cpp batch as numpy arrays, checked against llama.cpp's rules before llama.cpp sees it.
+"""A llama.cpp batch as numpy arrays.
 
-llama.cpp answers some malformed batches with an error and aborts the process on others, such as a token without a
-sequence id. So a batch that breaks a rule raises ValueError here, which is always a bug in specrun.
+llama.cpp answers most malformed batches, such as one whose positions do not follow those in the cache, with an error,
+and aborts the process on others, such as a token without a sequence id. Those raise ValueError here, which is always a
+bug in specrun.
 """
 
 from __future__ import annotations
@@ -57,76 +58,27 @@ class Batch:
             return self
         return joined([self, committed_tokens([int(self.tokens[-1])] * n, position, 1, 0, seq)])
 
-    def check(self, n_vocab: int, n_batch: int, n_outputs_max: int, seq_length: Int32Array) -> Int32Array:
+    def lengths_after(self, n_batch: int, n_outputs_max: int, seq_length: Int32Array) -> Int32Array:
         """Return int32[n_seq_max], the lengths of the sequences after a pass over this batch.
 
         seq_length: int32[n_seq_max], the positions that each sequence holds in the cache before it. Raises ValueError
-        if llama.cpp would refuse the batch or abort on it.
+        if llama.cpp would abort on the batch.
         """
-        n_seq_max = len(seq_length)
-        n = len(self.tokens)
+        n, n_seq_max = len(self), len(seq_length)
         if not 0 < n <= n_batch:
             raise ValueError(f"a batch of {n} tokens; the context takes 1 to {n_batch}")
         # Most batches are small, and for these Python's own numbers are faster than numpy's.
-        tokens, first_seq, n_seq = self.tokens.tolist(), self.first_seq.tolist(), self.n_seq.tolist()
-        if min(tokens) < 0 or max(tokens) >= n_vocab:
-            raise ValueError(f"a token id outside 0..{n_vocab - 1}")
+        first_seq, n_seq = self.first_seq.tolist(), self.n_seq.tolist()
         if min(n_seq) < 1:
             raise ValueError("a token without a sequence id")
         if min(first_seq) < 0 or max(map(add, first_seq, n_seq)) > n_seq_max:
             raise ValueError(f"a sequence id outside 0..{n_seq_max - 1}")
         if self.n_outputs > n_outputs_max:
             raise ValueError(f"more than {n_outputs_max} logits rows wanted")
-        return _check_sequences(first_seq, n_seq, self.positions.tolist(), seq_length)
-
-
-def _check_sequences(
-    first_seq: list[int], n_seq: list[int], positions: list[int], seq_length: Int32Array
-) -> Int32Array:
-    ids = slice(first_seq[0], first_seq[0] + n_seq[0])
-    next_position = seq_length.copy()
-    if len(positions) == n_seq[0] == 1 and next_position[first_seq[0]] == positions[0]:
-        next_position[first_seq[0]] += 1
-        return next_position
-    is_one_path = len(set(zip(first_seq, n_seq, strict=True))) == 1  # as in plain decoding and prompts
-    follows = positions == list(range(positions[0], positions[0] + len(positions)))
-    if is_one_path and follows and (next_position[ids] == positions[0]).all():
-        next_position[ids] += len(positions)
-        return next_position
-    if max(n_seq) == 1:  # the nodes of a draft pass
-        lengths = seq_length.tolist()
-        for seq, position in zip(first_seq, positions, strict=True):
-            if lengths[seq] != position:
-                raise ValueError(f"position {position} does not follow sequences {seq}..{seq}")
-            lengths[seq] += 1
-        return np.array(lengths, np.int32)
-    return _lengths_after_tree(np.array(first_seq), np.array(n_seq), np.array(positions), seq_length)
-
-
-def _lengths_after_tree(
-    first_seq: NDArray[np.intp], n_seq: NDArray[np.intp], positions: NDArray[np.intp], seq_length: Int32Array
-) -> Int32Array:
-    # One entry for each sequence of each token, sorted by sequence, and the tokens of a sequence in their order.
-    token = np.repeat(np.arange(len(n_seq)), n_seq)
-    seq = first_seq[token] + np.arange(len(token)) - np.repeat(np.cumsum(n_seq) - n_seq, n_seq)
-    order = np.argsort(seq, kind="stable")
-    token, seq = token[order], seq[order]
-    counts = np.bincount(seq, minlength=len(seq_length))
-    rank = np.arange(len(seq)) - (np.cumsum(counts) - counts)[seq]
-
-    def refuse(bad: NDArray[np.bool_], reason: str) -> None:
-        if bad.any():
-            i = int(token[bad].min())
-            ids = f"sequences {first_seq[i]}..{first_seq[i] + n_seq[i] - 1}"
-            raise ValueError(reason.format(position=positions[i], ids=ids))
-
-    refuse(seq_length[seq] != seq_length[first_seq[token]], "{ids} share a token but differ in length")
-    refuse(positions[token] != seq_length[seq] + rank, "position {position} does not follow {ids}")
-    # Branches may split the sequences of a token but never join.
-    begin, end = first_seq[token], first_seq[token] + n_seq[token]
-    joins = np.append(False, (seq[1:] == seq[:-1]) & ((begin[1:] < begin[:-1]) | (end[1:] > end[:-1])))
-    refuse(joins, "branches join in {ids}")
-    return seq_length + counts.astype(np.int32)
+        begins, ends = (
+            np.bincount(at, minlength=n_seq_max + 1) for at in (self.first_seq, self.first_seq + self.n_seq)
+        )
+        return seq_length + np.cumsum(begins - ends)[:-1].astype(np.int32)
 
 
 class BatchBuffer:
@@ -142,7 +94,7 @@ class BatchBuffer:
         self._all_seqs = np.arange(n_seq_max, dtype=np.int32)
         self._pointers = self._all_seqs.ctypes.data + np.arange(n_seq_max, dtype=np.uintp) * np.uintp(4)
         self._tokens = np.zeros(n_batch, np.int32)
-        self._positions = np.zeros(n_batch, np.int32)
+        self.positions = np.zeros(n_batch, np.int32)
         self._n_seq = np.zeros(n_batch, np.int32)
         self._seq_pointers = np.zeros(n_batch, np.uintp)
         self._outputs = np.zeros(n_batch, np.int8)
@@ -154,7 +106,7 @@ class BatchBuffer:
             n_tokens=0,
             token=self._token,
             embd=self._embd,
-            pos=self._positions.ctypes.data_as(pointer(llama_cpp.llama_pos)),
+            pos=self.positions.ctypes.data_as(pointer(llama_cpp.llama_pos)),
             n_seq_id=self._n_seq.ctypes.data_as(pointer(ctypes.c_int32)),
             seq_id=self._seq_pointers.ctypes.data_as(pointer(pointer(llama_cpp.llama_seq_id))),
             logits=self._outputs.ctypes.data_as(pointer(ctypes.c_int8)),
@@ -164,7 +116,7 @@ class BatchBuffer:
         """The C struct that holds `batch`, valid until the next call."""
         n = len(batch)
         self._tokens[:n] = batch.tokens
-        self._positions[:n] = batch.positions
+        self.positions[:n] = batch.positions
         self._n_seq[:n] = batch.n_seq
         self._seq_pointers[:n] = self._pointers[batch.first_seq]
         self._outputs[:n] = batch.outputs
@@ -175,14 +127,6 @@ class BatchBuffer:
             self.struct.token, self.struct.embd = (self._token, None) if is_token else (None, self._embd)
         self.struct.n_tokens = n
         return self.struct
-
-    def spread(self, n_dimensions: int) -> None:
-        """Give the rows their positions in all dimensions. llama.cpp does so for tokens, but not for rows: those of
-        text have the same position in all but the last dimension, where they have 0.
-        """
-        positions = self._positions[: self.struct.n_tokens]
-        self._positions = np.concatenate([*[positions] * (n_dimensions - 1), np.zeros_like(positions)])
-        self.struct.pos = self._positions.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_pos))
 
 
 def rows_batch(rows: Floats, start: int, seq: int, outputs: bool, n_dimensions: int = 1) -> BatchBuffer:
@@ -196,7 +140,10 @@ def rows_batch(rows: Floats, start: int, seq: int, outputs: bool, n_dimensions: 
     batch = committed_tokens([0] * n, start, 1, n_outputs=n if outputs else 0, first_seq=seq)
     buffer.fill(replace(batch, states=rows))
     if n_dimensions > 1:
-        buffer.spread(n_dimensions)
+        # llama.cpp gives tokens their positions in all dimensions, but not rows: those of text have the same position
+        # in all but the last dimension, where they have 0.
+        buffer.positions = np.concatenate([*[batch.positions] * (n_dimensions - 1), np.zeros_like(batch.positions)])
+        buffer.struct.pos = buffer.positions.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_pos))
     return buffer
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from specrun import clock, interrupts
 from specrun.errors import ContextFullError, LlamaError
 from specrun.llama import library, thread_pool, tiled_kernels
-from specrun.llama.batch import Batch, BatchBuffer, committed_tokens
+from specrun.llama.batch import Batch, BatchBuffer
 from specrun.llama.loaded_model import LlamaModel
 from specrun.llama.parameters import ContextConfig, context_parameters
-from specrun.llama.streaming.expert_weights import ExpertWeights
+from specrun.llama.streaming.cached_experts import CachedExperts
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama.trimmed_tokens import TrimmedTokens
 
-__all__ = ["ALL_SEQUENCES", "ContextConfig", "HeadSetup", "LlamaContext", "Logits", "rows_along"]
+__all__ = ["ALL_SEQUENCES", "ContextConfig", "HeadSetup", "LlamaContext", "Logits"]
 
 Logits = NDArray[np.float32]
 # What llama.cpp saves of a sequence: a copy in memory, uint8[n], or a file that begins with it.
@@ -53,10 +53,9 @@ class LlamaContext(library.Closing):
     weights: those that are streamed while a pass is computed; None where llama.cpp alone holds the weights. They are
         closed after the context.
     head: what makes it the context of a head; None for a model.
-    handle: the C pointer, for heads.
-    decode_seconds: time spent in `decode` so far.
+    handle: the C pointer, for heads. decode_seconds, n_passes: time spent in `decode` so far, and passes.
+    can_forget: whether `forget` is possible: positions of some architectures cannot be changed.
     n_snapshots: recurrent states that llama.cpp keeps of a pass; 0 for an architecture that keeps none.
-    n_passes: passes so far.
     n_last_pass: tokens of the last pass, 0 once nothing of it can be taken back any more; None if it failed or was
         interrupted, so that a recurrent state may be wrong.
     Raises OutOfMemoryError, UsageError (a refused cache type, or kernels that this process cannot change any more) or
@@ -67,7 +66,7 @@ class LlamaContext(library.Closing):
         self,
         model: LlamaModel,
         config: ContextConfig,
-        weights: StreamedWeights | ExpertWeights | None = None,
+        weights: StreamedWeights | CachedExperts | None = None,
         head: HeadSetup | None = None,
     ) -> None:
         self.model = model
@@ -98,6 +97,7 @@ class LlamaContext(library.Closing):
         if most_threads > 1 and thread_pool.is_needed():
             self._pool = thread_pool.ThreadPool(self.handle, most_threads)
         self._memory = llama_cpp.llama_get_memory(self.handle)
+        self.can_forget = bool(llama_cpp.llama_memory_can_shift(self._memory))
         self.n_snapshots = int(llama_cpp.llama_n_rs_seq(self.handle))
         self.n_last_pass: int | None = 0
         self.n_passes = 0
@@ -147,8 +147,7 @@ class LlamaContext(library.Closing):
         return self._logits(batch.n_outputs)
 
     def _lengths_after(self, batch: Batch) -> NDArray[np.int32]:
-        """int32[n_seq_max]: the lengths of the sequences after a pass. Raises ValueError as `Batch.check`."""
-        return batch.check(self.model.n_vocab, self.config.n_call, self.config.n_outputs, self._lengths())
+        return batch.lengths_after(self.config.n_call, self.config.n_outputs, self._lengths())
 
     def compute(self, function: Callable[[Any, Any], int], batch: Any, what: str) -> None:
         """Let a function of llama.cpp compute a batch, a C struct. what: what it computes, for errors of `decode`."""
@@ -193,32 +192,21 @@ class LlamaContext(library.Closing):
         np.minimum(seq_length[ids], start if end == _TO_THE_END else self.sequence_end(seq), out=seq_length[ids])
         self._is_counted = True
 
-    @property
-    def can_forget(self) -> bool:
-        """Whether `forget` is possible: positions of some architectures cannot be changed."""
-        return bool(llama_cpp.llama_memory_can_shift(self._memory))
-
     def forget(self, seq: int, start: int, end: int) -> None:
         """Remove positions start .. end - 1 from `seq`, and move those after them down. No other sequence may have any
         of these cells. Raises LlamaError.
         """
         self._is_counted = False
-        if not llama_cpp.llama_memory_seq_rm(self._memory, seq, start, end):
-            raise LlamaError("llama.cpp cannot take tokens out of this model's cache")
+        self._take_back(seq, start, end)
         llama_cpp.llama_memory_seq_add(self._memory, seq, end, _TO_THE_END, start - end)
 
-    def copy(self, source: int, destination: int, start: int, end: int) -> None:
-        """Let sequence `destination`, which must end at `start`, share the cells of `source` at start .. end - 1."""
-        seq_length = self._lengths()
-        if seq_length[destination] != start or seq_length[source] < end:
-            raise ValueError(f"sequence {destination} cannot continue at {start} with {source}")
-        self._is_counted = False
-        llama_cpp.llama_memory_seq_cp(self._memory, source, destination, start, end)
-        seq_length[destination] = end
-        self._is_counted = True
+    def copy(self, source: int, destinations: range, start: int, end: int) -> None:
+        """Let the sequences `destinations` have the cells of `source` at start .. end - 1, and no own ones after start.
 
-    def share(self, source: int, destinations: range, start: int, end: int) -> None:
-        """Let the sequences `destinations` have the cells of `source` at start .. end - 1 instead of their own."""
+        They must have everything before. Raises LlamaError.
+        """
+        if not destinations:
+            return
         seq_length = self._lengths()
         if seq_length[source] < end or (seq_length[destinations.start : destinations.stop] < start).any():
             raise ValueError(f"the sequences {destinations} cannot continue at {start} with {source}")
@@ -233,7 +221,7 @@ class LlamaContext(library.Closing):
 
     def _take_back(self, seq: int, start: int, end: int = _TO_THE_END) -> None:
         if not llama_cpp.llama_memory_seq_rm(self._memory, seq, start, end):
-            raise LlamaError("llama.cpp cannot take tokens back from this model's cache")
+            raise LlamaError("llama.cpp cannot take tokens out of this model's cache")
 
     def keep(self, source: int, spare: int, start: int) -> None:
         """Let `spare`, a sequence that no pass continues, keep the cells of `source` from position `start` on taken."""
@@ -302,26 +290,10 @@ class LlamaContext(library.Closing):
         return self._lengths().copy()
 
     def _lengths(self) -> NDArray[np.int32]:
-        """The same without a copy."""
         if not self._is_counted:
             self._seq_length = np.array([self.sequence_end(seq) for seq in range(self.config.n_seq_max)], np.int32)
             self._is_counted = True
         return self._seq_length
-
-
-def rows_along(context: LlamaContext, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
-    """Yield float32[n_vocab], the logits after each token of the text but the first `skip`; the pass after the next
-    overwrites a row.
-
-    The cache must be empty, and holds the text afterwards.
-    """
-    config = context.config
-    size = min(config.n_batch, config.n_outputs)
-    # A recurrent state belongs to one sequence, and where there is no attention, llama.cpp shares no token either.
-    n_sequences = 1 if context.model.is_recurrent else config.n_seq_max
-    for start in range(0, len(tokens), size):
-        part = list(tokens[start : start + size])
-        yield from context.decode(committed_tokens(part, start, n_sequences, len(part)))[max(skip - start, 0) :]
 
 
 def file_parts(state: NDArray[np.uint8]) -> tuple[bytes, memoryview]:

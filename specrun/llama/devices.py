@@ -10,6 +10,7 @@ import llama_cpp
 
 from specrun.hardware.machine import RPC, Device, DeviceKind, Machine, offload_devices
 from specrun.llama import library, rpc_servers
+from specrun.llama.ggml import ggml
 
 # enum ggml_backend_dev_type in ggml-backend.h
 _KINDS: tuple[DeviceKind, ...] = ("CPU", "GPU", "IGPU", "ACCEL", "META")
@@ -61,38 +62,31 @@ def without_split_buffers(servers: Sequence[str] | None) -> list[str]:
 
 
 def _divides(handle: int) -> bool:
-    parameters = (ctypes.c_void_p, ctypes.c_char_p)
-    address = library.ggml("ggml_backend_reg_get_proc_address", ctypes.c_void_p, *parameters)
-    backend_of = library.ggml("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
-    return bool(address(backend_of(handle), b"ggml_backend_split_buffer_type"))
+    backend = ggml.ggml_backend_dev_backend_reg(handle)
+    return bool(ggml.ggml_backend_reg_get_proc_address(backend, b"ggml_backend_split_buffer_type"))
 
 
 def _known(servers: Sequence[str]) -> list[tuple[Device, int]]:
     """Devices with their C pointers. Servers that were added for another model of this process are left out."""
     library.start()
     rpc_servers.add(servers)
-    count = library.ggml("ggml_backend_dev_count", ctypes.c_size_t)()
-    device_at = library.ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
-    handles = [int(device_at(i)) for i in range(count)]
+    handles = [ggml.ggml_backend_dev_get(i) for i in range(ggml.ggml_backend_dev_count())]
     others = rpc_servers.added().difference(servers)
     return [(_device(handle), handle) for handle in handles if not (others and _server(handle) in others)]
 
 
 def _server(handle: int) -> str | None:
     """HOST:PORT of the RPC server that has this device; None for a device of this machine. The server is not asked."""
-    description_of = library.ggml("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
-    return _text(description_of(handle)) if _backend(handle) == RPC else None
+    return _text(ggml.ggml_backend_dev_description(handle)) if _backend(handle) == RPC else None
 
 
 def _backend(handle: int) -> str:
-    backend_of = library.ggml("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)
-    return _text(library.ggml("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)(backend_of(handle)))
+    return _text(ggml.ggml_backend_reg_name(ggml.ggml_backend_dev_backend_reg(handle)))
 
 
 def _device(handle: int) -> Device:
     properties = _Properties()
-    read = library.ggml("ggml_backend_dev_get_props", None, ctypes.c_void_p, ctypes.POINTER(_Properties))
-    read(handle, ctypes.byref(properties))
+    ggml.ggml_backend_dev_get_props(handle, ctypes.byref(properties))
     return Device(
         name=_text(properties.name),
         description=_text(properties.description),
@@ -111,7 +105,7 @@ def _text(value: bytes | None) -> str:
 
 def cpu_buffer_type() -> int:
     """Handle of the buffer type for tensors in plain RAM."""
-    return int(library.ggml("ggml_backend_cpu_buffer_type", ctypes.c_void_p)())
+    return int(ggml.ggml_backend_cpu_buffer_type())
 
 
 def system_info() -> str:

@@ -8,7 +8,7 @@ tokens stay because attention rests on them: StreamingLLM, arXiv 2309.17453.)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,26 +37,30 @@ class SavedDraft:
     state: NDArray[np.uint8]  # as llama.cpp saves it
 
 
-class CacheChange:
-    """A `with` block that changes a cache.
+class AnyDraft(DraftModel):
+    """A draft model or a head, with the context in which it drafts for a target.
 
-    is_unfinished: whether the last such block began and did not end, because of Ctrl-C or a pass that failed. What the
-        cache holds is then unknown.
+    Between two drafts its cache holds committed text on one sequence, and maybe nodes of the last tree after it.
     """
 
-    is_unfinished = False
+    def __init__(self, context: LlamaContext, n_vocab: int, sequence: int = 0) -> None:
+        """sequence: one that has all committed text."""
+        self.context = context
+        self.n_vocab = n_vocab
+        self._whole = sequence
+        self._tokens: list[int] = []  # of the committed text, what the cache holds, as the draft reads it
+        self._n_forgotten = 0  # tokens of the text that are left out after the first
+        self._skipped = 0  # tokens at the beginning of a text that are in no cell
+        self._is_unfinished = (
+            False  # whether Ctrl-C or a failed pass ended a change of the cache, which is then unknown
+        )
 
-    def __enter__(self) -> None:
-        self.is_unfinished = True
-
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        self.is_unfinished = error is not None
-
-
-class AnyDraft(DraftModel):
-    """A draft model or a head, with the context in which it drafts for a target."""
-
-    context: LlamaContext
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """What is done in the block changes the cache."""
+        self._is_unfinished = True
+        yield
+        self._is_unfinished = False
 
     @property
     def shared(self) -> DraftContext | None:
@@ -65,13 +69,14 @@ class AnyDraft(DraftModel):
 
     def n_unread(self, tokens: Sequence[int]) -> int:
         """About how many of `tokens` the next `start` with them would read."""
-        raise NotImplementedError
+        return len(tokens) - common_prefix(self._tokens, tokens[:-1])
 
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
         """float32[n_vocab] for each of `tokens` but the first `skip`: the logits after it. The pass after the next
-        overwrites a row. The cache is emptied before, and must be emptied afterwards.
+        overwrites a row. The cache is emptied before, and must be emptied afterwards. Here with a draft for each token.
         """
-        raise NotImplementedError
+        self.reset()
+        return (self.start(tokens[: end + 1]) for end in range(skip, len(tokens)))
 
     def reset(self) -> None:
         """Forget all text and empty the cache."""
@@ -80,14 +85,23 @@ class AnyDraft(DraftModel):
     @property
     def n_saved_bytes(self) -> int:
         """About the bytes that `save` would take now."""
-        return 0
+        return self.context.sequence_bytes(self._whole)
 
     def save(self) -> SavedDraft | None:
         """A copy of the committed text in the cache, to be called between passes; None if there is none."""
-        return None
+        if self._is_unfinished or len(self._tokens) <= self._skipped:
+            return None
+        return SavedDraft(list(self._tokens), self._n_forgotten, self.context.sequence_state(self._whole))
 
     def restore(self, saved: SavedDraft) -> None:
         """Hold what was saved, instead of what is held now. Raises LlamaError if llama.cpp fails."""
+        self.reset()
+        with self._changing():
+            self.context.set_sequence_state(self._whole, saved.state)
+            self.context.remove(
+                self._whole, len(saved.tokens) - self._skipped
+            )  # nodes of a tree may have been after it
+            self._tokens, self._n_forgotten = list(saved.tokens), saved.n_forgotten
 
 
 class DraftContext(AnyDraft):
@@ -102,16 +116,11 @@ class DraftContext(AnyDraft):
     """
 
     def __init__(self, context: LlamaContext, vocabulary: SameTokens, sequences: range | None = None) -> None:
-        self.context = context
-        self.vocabulary = vocabulary
-        self.n_vocab = vocabulary.n_vocab
-        self.others: list[DraftContext] = []
         self._sequences = range(context.config.n_seq_max) if sequences is None else sequences
-        self._tokens: list[int] = []  # of the committed text, what the cache holds, as the draft reads it
-        self._n_forgotten = 0  # tokens of the text that are left out after the first
+        super().__init__(context, vocabulary.n_vocab, self._sequences[0])
+        self.vocabulary = vocabulary
+        self.others: list[DraftContext] = []
         self._can_forget = context.can_forget
-        self._whole = self._sequences[0]  # a sequence with all committed text
-        self._change = CacheChange()
         self._n_promised = 0  # cells for nodes that the next pass may expand
         self._cells = TreeCells(context, self._sequences, self._n_elsewhere)
 
@@ -129,10 +138,7 @@ class DraftContext(AnyDraft):
 
     def _remove(self, start: int) -> None:
         """Remove position `start` and all after it from all sequences of this text."""
-        if not self.others:
-            self.context.remove(ALL_SEQUENCES, start)
-            return
-        for sequence in self._sequences:
+        for sequence in self._sequences if self.others else (ALL_SEQUENCES,):
             self.context.remove(sequence, start)
 
     def start(self, tokens: Sequence[int]) -> Logits:
@@ -210,33 +216,20 @@ class DraftContext(AnyDraft):
         return self.vocabulary.rows_along(self.context, tokens, skip)
 
     def reset(self) -> None:
-        with self._change:
+        with self._changing():
             self._tokens, self._n_forgotten = [], 0
             self._remove(0)
             self._cells.begin(0, self._whole)
 
-    @property
-    def n_saved_bytes(self) -> int:
-        return self.context.sequence_bytes(self._whole)
-
-    def save(self) -> SavedDraft | None:
-        if self._change.is_unfinished or not self._tokens:
-            return None
-        return SavedDraft(list(self._tokens), self._n_forgotten, self.context.sequence_state(self._whole))
-
     def restore(self, saved: SavedDraft) -> None:
-        self.reset()
-        with self._change:
-            first = self._sequences[0]
-            self._make_room(len(saved.tokens))
-            self.context.set_sequence_state(first, saved.state)
-            self.context.remove(first, len(saved.tokens))  # nodes of a tree may have been after the text
-            self._tokens, self._n_forgotten, self._whole = list(saved.tokens), saved.n_forgotten, first
-            self._cells.begin(len(saved.tokens), first)
+        self._whole = self._sequences[0]
+        self._make_room(len(saved.tokens))
+        super().restore(saved)
+        self._cells.begin(len(saved.tokens), self._whole)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """See `DraftModel`: the sequences, the cells and the batch bound the nodes of a pass."""
-        with self._change:
+        with self._changing():
             most = min(width, self.context.config.n_batch, self.context.config.n_outputs)
             places = self._cells.expandable(parents, most, set(parents))
             self._n_promised = len(places)
@@ -261,11 +254,11 @@ def start_together(asked: Sequence[tuple[DraftContext, Sequence[int]]]) -> list[
     for draft in [*drafts, *drafts[0].others]:
         draft._n_promised = 0  # all earlier trees are complete
     for draft in drafts:
-        if draft._change.is_unfinished:
+        if draft._is_unfinished:
             draft.reset()
     with ExitStack() as changes:
         for draft in drafts:
-            changes.enter_context(draft._change)
+            changes.enter_context(draft._changing())
         held = [draft._keep_common(tokens) for draft, tokens in asked]
         drafts[0]._make_room(sum(map(len, held)), drafts)
         while len(found) < len(drafts):
@@ -295,6 +288,6 @@ def expand_together(asked: Sequence[tuple[DraftContext, Sequence[DraftNode]]]) -
         return [*first, *expand_together(asked[half:])]
     with ExitStack() as changes:
         for draft in drafts:
-            changes.enter_context(draft._change)
+            changes.enter_context(draft._changing())
         rows = vocabulary.rows(context.decode(joined([draft._added(nodes) for draft, nodes in asked])))
     return np.split(rows, np.cumsum(sizes)[:-1])

@@ -8,9 +8,24 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from specrun.catalog.pairs import NOT_SHARED, SharedTokens
-from specrun.llama.batch import common_prefix, readable
-from specrun.llama.context import LlamaContext, Logits, rows_along
+from specrun.llama.batch import committed_tokens, common_prefix, readable
+from specrun.llama.context import LlamaContext, Logits
 from specrun.speculation.drafter import DraftNode
+
+
+def rows_along(context: LlamaContext, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
+    """Yield float32[n_vocab], the logits after each token of the text but the first `skip`; the pass after the next
+    overwrites a row.
+
+    The cache must be empty, and holds the text afterwards.
+    """
+    config = context.config
+    size = min(config.n_batch, config.n_outputs)
+    # A recurrent state belongs to one sequence, and where there is no attention, llama.cpp shares no token either.
+    n_sequences = 1 if context.model.is_recurrent else config.n_seq_max
+    for start in range(0, len(tokens), size):
+        part = list(tokens[start : start + size])
+        yield from context.decode(committed_tokens(part, start, n_sequences, len(part)))[max(skip - start, 0) :]
 
 
 class SameTokens:

@@ -8,23 +8,16 @@ V stays in the order that it needs, and is copied in each pass.
 
 from __future__ import annotations
 
-import ctypes
-from functools import cache
+from functools import cache, partial
 
-from specrun.llama import library
 from specrun.llama.devices import offload_handles
+from specrun.llama.ggml import InitParams, ggml
 from specrun.llama.parameters import CACHE_TYPES
 from specrun.llama_settings import CacheType
 
 _F32, _F16 = 0, 1  # enum ggml_type
 _CELLS = 256  # as many as llama.cpp reads at least
 _MEMORY = 1 << 16  # bytes for a few tensors without data
-
-
-class _Memory(ctypes.Structure):
-    """struct ggml_init_params in ggml.h."""
-
-    _fields_ = (("size", ctypes.c_size_t), ("buffer", ctypes.c_void_p), ("no_data", ctypes.c_bool))
 
 
 @cache
@@ -41,16 +34,13 @@ def gpus_have_it(
 
 def has_it(handle: int, n_heads: int, n_kv_heads: int, size: int, type_k: CacheType, type_v: CacheType) -> bool:
     """The same for one device, a C pointer."""
-    new = library.ggml("ggml_new_tensor_4d", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, *[ctypes.c_int64] * 4)
-    attention = library.ggml(
-        "ggml_flash_attn_ext", ctypes.c_void_p, *[ctypes.c_void_p] * 5, ctypes.c_float, ctypes.c_float, ctypes.c_float
-    )
-    supports = library.ggml("ggml_backend_dev_supports_op", ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p)
-    context = library.ggml("ggml_init", ctypes.c_void_p, _Memory)(_Memory(_MEMORY, None, True))
+    context = ggml.ggml_init(InitParams(_MEMORY, None, True))
     try:
-        q = new(context, _F32, size, 1, n_heads, 1)
-        k, v = (new(context, CACHE_TYPES[kind], size, _CELLS, n_kv_heads, 1) for kind in (type_k, type_v))
-        mask = new(context, _F16, _CELLS, 1, 1, 1)
-        return bool(supports(handle, attention(context, q, k, v, mask, size**-0.5, 0.0, 0.0)))
+        new = partial(ggml.ggml_new_tensor_4d, context)
+        q = new(_F32, size, 1, n_heads, 1)
+        k, v = (new(CACHE_TYPES[kind], size, _CELLS, n_kv_heads, 1) for kind in (type_k, type_v))
+        mask = new(_F16, _CELLS, 1, 1, 1)
+        attention = ggml.ggml_flash_attn_ext(context, q, k, v, mask, size**-0.5, 0.0, 0.0)
+        return bool(ggml.ggml_backend_dev_supports_op(handle, attention))
     finally:
-        library.ggml("ggml_free", None, ctypes.c_void_p)(context)
+        ggml.ggml_free(context)

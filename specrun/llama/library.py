@@ -11,20 +11,20 @@ import re
 import signal
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import llama_cpp.llama_cpp
-from llama_cpp._ggml import libggml
 
 from specrun import interrupts
 from specrun.catalog.gguf_file import file_identity
 from specrun.display_text import one_line, visible
 from specrun.errors import LlamaError, ModelFileError, OutOfMemoryError, SpecrunError, UsageError
 from specrun.llama import offload_threshold
+from specrun.llama.ggml import ggml
 from specrun.processes import child_process
 
 Own = TypeVar("Own")
@@ -72,7 +72,7 @@ def _on_log(level: int, text: bytes, _user_data: ctypes.c_void_p) -> None:
     if _last_level >= logging.ERROR:
         for errors in list(_listeners):
             errors.append(line)
-    logger.log(_last_level, "%s", line)
+    logger.log(_last_level, "%s", visible(line))  # it may be metadata of a file, which hold anything
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator, unused-ignore]
@@ -83,7 +83,7 @@ def _on_abort(message: bytes) -> None:
     if explain := _explainers.get(Path(file).name):
         end_process(LlamaError(explain(assertion)))
     logged = [line for errors in list(_listeners) for line in errors]
-    end_process(memory_failure(logged) or _gave_up(f"{Path(file).name}:{assertion}"))
+    _give_up(logged, f"{Path(file).name}:{assertion}")
 
 
 @ctypes.CFUNCTYPE(None)  # type: ignore[untyped-decorator, unused-ignore]
@@ -101,17 +101,18 @@ def _on_uncaught() -> None:
             file.seek(0)
             told = file.read().decode(errors="replace")
             what = one_line(_WHAT.findall(told)[-1] if _WHAT.search(told) else told)
-            end_process(memory_failure([what]) or _gave_up(what))
+            _give_up([what], what)
 
         install = ctypes.CDLL(None).signal
         install.argtypes = [ctypes.c_int, ctypes.c_void_p]
         install(signal.SIGABRT, ctypes.cast(on_signal, ctypes.c_void_p))
         ctypes.CDLL(_CPP_LIBRARY)["_ZN9__gnu_cxx27__verbose_terminate_handlerEv"]()
-    end_process(_gave_up("an exception that it does not catch"))
+    _give_up([], "an exception that it does not catch")
 
 
-def _gave_up(why: str) -> LlamaError:
-    return LlamaError(f"llama.cpp gave up ({one_line(why)}); the model file may be broken, --debug shows more")
+def _give_up(said: Iterable[str], why: str) -> NoReturn:
+    gave_up = f"llama.cpp gave up ({one_line(why)}); the model file may be broken, --debug shows more"
+    end_process(memory_failure(said) or LlamaError(gave_up))
 
 
 def explain_aborts(file: str, explain: Callable[[str], str]) -> None:
@@ -140,7 +141,7 @@ def end_process(error: SpecrunError) -> NoReturn:
 logger.addHandler(logging.NullHandler())
 logger.propagate = False
 llama_cpp.llama_log_set(_on_log, ctypes.c_void_p(0))
-libggml.ggml_set_abort_callback(_on_abort)
+ggml.ggml_set_abort_callback(_on_abort)
 _prints_backtrace = _set_uncaught(_on_uncaught)
 
 
@@ -169,20 +170,16 @@ class Closing:
 
 
 class CapturedErrors:
-    """Collects the last error lines that llama.cpp logs in any thread. The list is filled when the block ends."""
+    """Collects the last error lines that llama.cpp logs in any thread, until the block ends."""
 
     # A generator would do; but every pass is inside such a block, and entering a generator takes longer.
-    def __init__(self) -> None:
-        self._heard: deque[str] = deque(maxlen=32)
-        self._lines: list[str] = []
-
-    def __enter__(self) -> list[str]:
-        _listeners.append(self._heard)
+    def __enter__(self) -> deque[str]:
+        self._lines: deque[str] = deque(maxlen=32)
+        _listeners.append(self._lines)
         return self._lines
 
     def __exit__(self, *_: object) -> None:
-        _listeners[:] = [other for other in _listeners if other is not self._heard]
-        self._lines.extend(self._heard)
+        _listeners[:] = [other for other in _listeners if other is not self._lines]
 
 
 @contextmanager
@@ -208,31 +205,26 @@ def captured_stderr() -> Iterator[list[bytes]]:
             printed.append(file.read())
 
 
-def load_failure(path: Path, errors: list[str]) -> ModelFileError | OutOfMemoryError:
+def load_failure(path: Path, errors: Sequence[str]) -> ModelFileError | OutOfMemoryError:
     """The error for a model that llama.cpp did not load, with advice."""
     reason = next((line for line in errors if "error loading model" in line or "failed" in line), "unknown reason")
     reason = _LOG_PREFIX.sub("", reason)
     text = " ".join(errors)
     advice = next((advice for sign, advice in _LOAD_ADVICE.items() if sign in text), "--debug shows llama.cpp's log")
-    failure = OutOfMemoryError if lacks_memory(errors) else ModelFileError
+    failure = OutOfMemoryError if _LACKS_MEMORY.search(text) else ModelFileError
     return failure(f"{path} cannot be loaded: {one_line(reason)}; {advice}")
 
 
-def context_failure(what: str, errors: list[str]) -> LlamaError | UsageError:
+def context_failure(what: str, errors: Sequence[str]) -> LlamaError | UsageError:
     """The error for a context that llama.cpp did not create, with advice. what: describes the context."""
     reason = errors[-1] if errors else ""
     refused = next((line for line in errors if "cache type" in line or "V cache" in line), None)
     if refused:
         return UsageError(f"llama.cpp could not create {what} ({refused}); choose another --cache-type-k or -v")
     detail = f" ({reason})" if reason else ""
-    if not errors or lacks_memory(errors):
+    if not errors or any(map(_LACKS_MEMORY.search, errors)):
         return OutOfMemoryError(f"llama.cpp could not create {what}{detail}; try a smaller --ctx-size")
     return LlamaError(f"llama.cpp could not create {what}{detail}; --debug shows its log")
-
-
-def lacks_memory(errors: list[str]) -> bool:
-    """Whether llama.cpp's error lines report a failed allocation."""
-    return any(map(_LACKS_MEMORY.search, errors))
 
 
 def memory_failure(errors: Iterable[str]) -> OutOfMemoryError | None:
@@ -250,20 +242,11 @@ def out_of_memory(why: str) -> OutOfMemoryError:
     return OutOfMemoryError(f"llama.cpp ran out of memory ({reason}); try fewer --gpu-layers or a smaller --ctx-size")
 
 
-class _Visible(logging.Formatter):
-    """llama.cpp logs a file's metadata, which may hold anything."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return visible(super().format(record))
-
-
 def show_log() -> None:
     """Send llama.cpp's own log to stderr (`--debug`)."""
     logger.setLevel(logging.DEBUG)
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Visible())
-    logger.addHandler(handler)
-    libggml.ggml_set_abort_callback(None)
+    logger.addHandler(logging.StreamHandler())
+    ggml.ggml_set_abort_callback(None)
     if _prints_backtrace:
         _set_uncaught(_prints_backtrace)
 
@@ -271,18 +254,9 @@ def show_log() -> None:
 def backends() -> list[str]:
     """Names of the ggml backends in this build, e.g. `["CUDA", "CPU"]`. An RPC server that was added is none."""
     start()
-    count = ggml("ggml_backend_reg_count", ctypes.c_size_t)()
-    backend_at = ggml("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
-    name_of = ggml("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
-    names = [name_of(backend_at(i)).decode() for i in range(count)]
+    backends = map(ggml.ggml_backend_reg_get, range(ggml.ggml_backend_reg_count()))
+    names = [ggml.ggml_backend_reg_name(backend).decode() for backend in backends]
     return [name for name in names if not name.startswith("RPC[")]
-
-
-def ggml(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of ggml's that the bindings do not declare, with the types of its result and its arguments."""
-    function = getattr(libggml, name)
-    function.restype, function.argtypes = result, arguments
-    return function
 
 
 def build() -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
-from functools import cached_property, partial
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from specrun.catalog.entries import does
 from specrun.catalog.file_names import shards
 from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.pairs import Vocabulary, read_vocabulary
 from specrun.display_text import one_line
 from specrun.errors import LlamaError, ModelFileError, PromptError
 from specrun.llama import library, lost_pages
@@ -43,7 +42,6 @@ class LlamaModel(library.Closing):
     trimmed: the tokens of a trimmed draft; None for any other model.
     n_vocab: number of tokens, of a trimmed draft those of the whole one. n_rows: logits that llama.cpp gives a token.
     n_ctx_train: tokens of the context that it was trained with; 0 if the file does not say. n_bytes: of the weights.
-    quantization: the common name of their mix, such as Q4_K_M.
     n_embd, n_embd_out: floats of a hidden state, and of the state after the last layer.
     n_dimensions: of the position of a row that is no token: 4 with M-RoPE, else 1.
     orders: the re-ordered weights and the same weights in the file; None where they lie in memory once.
@@ -84,7 +82,6 @@ class LlamaModel(library.Closing):
         self.n_dimensions = 4 if llama_cpp.llama_model_rope_type(self.handle) in _M_ROPE else 1
         self.n_bytes = int(llama_cpp.llama_model_size(self.handle))
         self.n_parameters = int(llama_cpp.llama_model_n_params(self.handle))
-        self.quantization = file.quantization
         self._pieces: dict[tuple[int, bool], bytes] = {}  # of the tokens that were asked for
         self._ends: dict[int, bool] = {}  # whether these tokens end a text
         self.given_template: str | None = None  # instead of the file's chat template
@@ -103,7 +100,7 @@ class LlamaModel(library.Closing):
             self.close()
             raise
 
-    def _load(self, settings: LlamaSettings, progress: Callable[[float], None], with_mtp: bool) -> list[str]:
+    def _load(self, settings: LlamaSettings, progress: Callable[[float], None], with_mtp: bool) -> Sequence[str]:
         """Load the weights, as far as that is possible. Returns llama.cpp's error lines. Ctrl-C ends it at the next
         progress: no exception can be raised through llama.cpp, which calls Python meanwhile.
         """
@@ -130,13 +127,12 @@ class LlamaModel(library.Closing):
         return errors
 
     def _check_generates(self) -> None:
-        architecture = self.metadata("general.architecture") or "unknown"
-        causal = self.metadata(f"{architecture}.attention.causal")
+        kind = self.metadata("general.architecture") or "unknown"
+        causal = self.metadata(f"{kind}.attention.causal")
         if not llama_cpp.llama_model_has_decoder(self.handle) or causal == "false":
-            raise ModelFileError(f"{self.path} is an embedding model ({architecture}); it cannot generate text")
+            raise ModelFileError(f"{self.path} is an embedding model ({kind}); it cannot generate text")
         if llama_cpp.llama_model_has_encoder(self.handle):
-            what = f"an encoder-decoder model ({architecture}); specrun runs decoders only"
-            raise ModelFileError(f"{self.path} is {what}")
+            raise ModelFileError(f"{self.path} is an encoder-decoder model ({kind}); specrun runs decoders only")
 
     def _files(self) -> list[Path]:
         return [self.path.with_name(name) for name in shards(self.path.name)]
@@ -203,37 +199,29 @@ class LlamaModel(library.Closing):
         token for unknown characters.
         """
         data = encode(text, "the prompt", PromptError)
-        return with_stack_for(text, partial(self._tokenize, data, add_special, parse_special))
 
-    def _tokenize(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:
-        size = len(data) + 16
-        while True:
-            buffer = (llama_cpp.llama_token * size)()
-            n = llama_cpp.llama_tokenize(self.vocab, data, len(data), buffer, size, add_special, parse_special)
-            if n >= 0:
-                tokens = list(buffer[:n])
-                if tokens and not 0 <= min(tokens) <= max(tokens) < self.n_vocab:
-                    raise ModelFileError(f"{self.path} has a broken tokenizer: it gives tokens that it does not have")
-                return tokens
-            size = -n
+        def split() -> list[int]:
+            n = -len(data) - 16
+            while n < 0:  # so many have to fit
+                buffer = (llama_cpp.llama_token * -n)()
+                n = llama_cpp.llama_tokenize(self.vocab, data, len(data), buffer, -n, add_special, parse_special)
+            return list(buffer[:n])
+
+        tokens = with_stack_for(text, split)
+        if tokens and not 0 <= min(tokens) <= max(tokens) < self.n_vocab:
+            raise ModelFileError(f"{self.path} has a broken tokenizer: it gives tokens that it does not have")
+        return tokens
 
     def token_bytes(self, token: int, special: bool = False) -> bytes:
         """The bytes that `token` stands for: none for -1, and none for control tokens unless `special` is true."""
         piece = self._pieces.get((token, special))
         if piece is None:
-            piece = self._pieces[token, special] = self._piece(token, special)
+            n = 0 if token < 0 else -64
+            while n < 0:  # so many have to fit
+                buffer = ctypes.create_string_buffer(-n)
+                n = llama_cpp.llama_token_to_piece(self.vocab, token, buffer, -n, 0, special)
+            piece = self._pieces[token, special] = buffer.raw[:n] if n else b""
         return piece
-
-    def _piece(self, token: int, special: bool) -> bytes:
-        if token < 0:
-            return b""
-        size = 64
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            n = llama_cpp.llama_token_to_piece(self.vocab, token, buffer, size, 0, special)
-            if n >= 0:
-                return buffer.raw[:n]
-            size = -n
 
     def is_end_of_generation(self, token: int) -> bool:
         """Whether `token` ends a text, as EOS and end-of-turn tokens do."""
@@ -252,25 +240,11 @@ class LlamaModel(library.Closing):
         """The bytes of every token, none for control tokens. It takes 0.2 s for a large vocabulary."""
         return [self.token_bytes(token) for token in range(self.n_vocab)]
 
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokenizer's identity; a draft needs a matching one."""
-        if self.trimmed:
-            return read_vocabulary(self.file)
-        return Vocabulary(
-            kind=self.metadata("tokenizer.ggml.model") or "none",
-            pre=self.metadata("tokenizer.ggml.pre") or "default",
-            bos=llama_cpp.llama_vocab_bos(self.vocab) if llama_cpp.llama_vocab_get_add_bos(self.vocab) else None,
-            tokens=tuple(self._token_text(i) for i in range(self.n_vocab)),
-        )
-
-    def _token_text(self, token: int) -> bytes:
-        return bytes(llama_cpp.llama_vocab_get_text(self.vocab, token) or b"")
-
     def special_token_text(self, which: str) -> str:
         """Text of the `"bos"` or `"eos"` token for chat templates; empty if the model has none."""
         token = {"bos": llama_cpp.llama_vocab_bos, "eos": llama_cpp.llama_vocab_eos}[which](self.vocab)
-        return "" if token < 0 else self._token_text(token).decode("utf-8", errors="replace")
+        text = b"" if token < 0 else llama_cpp.llama_vocab_get_text(self.vocab, token) or b""
+        return str(text.decode("utf-8", errors="replace"))
 
     @property
     def chat_template(self) -> str | None:

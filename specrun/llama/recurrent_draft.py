@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from specrun.llama.batch import committed_tokens, common_prefix
 from specrun.llama.context import LlamaContext, Logits
-from specrun.llama.draft import AnyDraft, CacheChange, SavedDraft
+from specrun.llama.draft import AnyDraft, SavedDraft
 from specrun.llama.draft_tokens import SameTokens
 from specrun.llama.rollback import CHECKPOINT, text_cache
 from specrun.speculation.drafter import DraftNode
@@ -23,23 +23,20 @@ class RecurrentDraft(AnyDraft):
     """
 
     def __init__(self, context: LlamaContext, vocabulary: SameTokens) -> None:
-        self.context = context
+        super().__init__(context, vocabulary.n_vocab)
         self.vocabulary = vocabulary
-        self.n_vocab = vocabulary.n_vocab
-        self._cache = text_cache(context)
-        self._tokens: list[int] = []  # what the cache holds: committed text and path, as the draft reads them
+        self._cache = text_cache(context)  # it holds `_tokens`, here committed text and path
         self._expanded = [ROOT]  # the nodes of the path
         self._root_row: Logits | None = None  # the logits after the root, if nothing was expanded since
-        self._change = CacheChange()
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """See `DraftModel`."""
-        if self._change.is_unfinished:
+        if self._is_unfinished:
             self.reset()
         tokens = self.vocabulary.read(tokens)
         if self._root_row is not None and self._tokens == list(tokens):
             return self._root_row  # the state without the root is not there any more
-        with self._change:
+        with self._changing():
             shared = common_prefix(self._tokens, tokens[:-1])
             if shared < len(self._tokens):
                 shared = self._cache.rollback(shared)
@@ -56,36 +53,25 @@ class RecurrentDraft(AnyDraft):
         return self._root_row
 
     def n_unread(self, tokens: Sequence[int]) -> int:
-        tokens = self.vocabulary.read(tokens)
-        return len(tokens) - common_prefix(self._tokens, tokens[:-1])
+        return super().n_unread(self.vocabulary.read(tokens))
 
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
         self.reset()
         return self.vocabulary.rows_along(self.context, tokens, skip)
 
     def reset(self) -> None:
-        with self._change:
+        with self._changing():
             self._tokens = []
             self._expanded = [ROOT]
             self._root_row = None
             self._cache.clear()
 
-    @property
-    def n_saved_bytes(self) -> int:
-        return self.context.sequence_bytes(CHECKPOINT)
-
     def save(self) -> SavedDraft | None:
         """As `DraftContext.save`: the text at the checkpoint."""
         n = self._cache.n_checkpoint
-        if self._change.is_unfinished or not n:
+        if self._is_unfinished or not n:
             return None
         return SavedDraft(self._tokens[:n], 0, self.context.sequence_state(CHECKPOINT))
-
-    def restore(self, saved: SavedDraft) -> None:
-        self.reset()
-        with self._change:
-            self.context.set_sequence_state(self._cache.first, saved.state)
-            self._tokens = list(saved.tokens)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """See `DraftModel`: a node can be expanded if it continues the path."""
@@ -106,7 +92,7 @@ class RecurrentDraft(AnyDraft):
                 raise ValueError(f"node {node.id} does not continue the path")
         self._root_row = None
         path = [node.token for node in self.vocabulary.read_nodes(nodes)]
-        with self._change:
+        with self._changing():
             rows = self.context.decode(committed_tokens(path, len(self._tokens), 1, n_outputs=len(path)))
             self._tokens += path
             self._expanded += [node.id for node in nodes]

@@ -1,7 +1,7 @@
 """How the target's cache takes tokens back: attention's cells one by one, recurrent states as far as they were kept.
 
-Attention has a cell for each token, and any number of the last cells can be removed. A recurrent layer has a single
-state for all tokens so far. llama.cpp keeps older states in two ways, and a third copy lies outside of it:
+A recurrent layer has a single state for all tokens so far. llama.cpp keeps older states in two ways, and a third copy
+lies outside of it:
 
     snapshots    the states after the last tokens of a pass, for some architectures (`n_rs_seq`), each as large.
     checkpoint   a second sequence that has the state of some earlier moment, for every architecture. Copying costs
@@ -147,8 +147,7 @@ class TextCache:
     def rollback(self, end: int) -> int:
         """Drop what the last pass wrote from position `end` on, as the text goes on from there.
 
-        Returns the number of leading tokens of the text that the cache then holds. The others up to `end` have to be
-        decoded again.
+        Returns how many leading tokens the cache then holds; the others up to `end` have to be decoded again.
         """
         self._context.remove(ALL_SEQUENCES, end)
         return end
@@ -196,12 +195,12 @@ class RecurrentStates(TextCache):
     def checkpoint(self, end: int) -> None:
         if self._checkpoint_seq is not None and end and self.n_checkpoint != end:
             self._forget_checkpoint()
-            self._context.copy(self.first, self._checkpoint_seq, 0, end)
+            self._context.copy(self.first, range(self._checkpoint_seq, self._checkpoint_seq + 1), 0, end)
             self.n_checkpoint = end
 
     def rollback(self, end: int) -> int:
         n_last = self._context.n_last_pass
-        n_behind = int(self._context.sequence_lengths()[self.first]) - end
+        n_behind = self._context.sequence_length(self.first) - end
         # llama.cpp would take back more than that, too, and give a state of another text.
         if n_last is not None and 0 < n_behind <= min(n_last - 1, self._n_snapshots):
             self._context.n_last_pass = 0  # first: a second removal is refused, should Ctrl-C come after this one
@@ -211,9 +210,6 @@ class RecurrentStates(TextCache):
 
     def rewind(self, end: int) -> int:
         """Go back to the prompt's state, or to the beginning: every plan has been there, so the bits depend on none."""
-        return self._rewound(end)
-
-    def _rewound(self, end: int) -> int:
         kept = self.prompt
         if kept and 0 < kept.end <= end:
             with suppress(LlamaError):
@@ -226,9 +222,8 @@ class RecurrentStates(TextCache):
     def _return_to_checkpoint(self, end: int) -> int:
         checkpoint = self.n_checkpoint
         if not checkpoint or self._checkpoint_seq is None or checkpoint > end:
-            return self._rewound(end)
-        self._context.remove(self.first, 0)
-        self._context.copy(self._checkpoint_seq, self.first, 0, checkpoint)
+            return RecurrentStates.rewind(self, end)
+        self._context.copy(self._checkpoint_seq, range(self.first, self.first + 1), 0, checkpoint)
         self._context.n_last_pass = 0
         return checkpoint
 
@@ -261,8 +256,7 @@ def text_cache(context: LlamaContext) -> TextCache:
 
 
 def most_waiting(target: CostTable) -> int:
-    """How many committed tokens may wait for a pass where a cache that is rolled back has to decode them again: the
-    number from which a pass of their own is cheaper than to decode them again and again.
+    """How many committed tokens may wait for a pass, until one of their own is cheaper than to decode them again.
 
     With a pass of f + c n milliseconds over n tokens, and a tokens that every pass adds to those that wait, m passes
     take c a m^2 / 2 longer than without, and then f for the pass of their own. Per pass this is least for

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from specrun.errors import LlamaError, UsageError
 from specrun.llama import library
+from specrun.llama.ggml import ggml
 
 _SECONDS = 5.0  # to wait for an answer; chosen by hand, a server answers at once unless another program holds it
 _SECONDS_TO_CONNECT = 1.0  # to ask whether a server is still there
@@ -32,23 +33,20 @@ def add(servers: Sequence[str]) -> None:
     """
     for server in [server for server in servers if server not in _added]:
         library.start()
-        backend = library.ggml("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"RPC")
+        backend = ggml.ggml_backend_reg_by_name(b"RPC")
         if not backend:
             raise UsageError(
                 "--rpc: this llama.cpp was built without its RPC backend; install llama-cpp-python again with "
                 "CMAKE_ARGS=-DGGML_RPC=on in the environment (docs/installing.md)"
             )
         greet(server)
-        address_of = library.ggml(
-            "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
-        )
-        address = address_of(backend, b"ggml_backend_rpc_add_server")
+        address = ggml.ggml_backend_reg_get_proc_address(backend, b"ggml_backend_rpc_add_server")
         add_server = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)
         library.explain_aborts("ggml-rpc.cpp", _lost)
         registry = add_server(server.encode())
         if not registry:
             raise LlamaError(f"the RPC server {server} has no device to compute on; start it with another --device")
-        library.ggml("ggml_backend_register", None, ctypes.c_void_p)(registry)
+        ggml.ggml_backend_register(registry)
         _added.add(server)
 
 

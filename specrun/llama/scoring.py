@@ -46,8 +46,8 @@ class LeafSequences:
         self.n = max(int(np.append(holds, False).argmin()), 1)
         for seq in np.flatnonzero(lengths[self.n :]).tolist():
             self._context.remove(self.first + self.n + seq, 0)
-        for seq in range(self.n, self._least if n_cached else 0):
-            self._context.copy(self.first, self.first + seq, 0, n_cached)
+        least = self._least if n_cached else 0
+        self._context.copy(self.first, range(self.last + 1, self.first + least), 0, n_cached)
         self.n = max(self.n, self._least)
         self._n_needed = max(min(self._n_needed, self.n), self._least)
 
@@ -59,18 +59,8 @@ class LeafSequences:
             return
         for seq in range(self._n_needed, self.n):
             self._context.remove(self.first + seq, 0)
-        for seq in range(self.n, self._n_needed):
-            self._context.copy(self.first, self.first + seq, 0, n_cached)
+        self._context.copy(self.first, range(self.last + 1, self.first + self._n_needed), 0, n_cached)
         self.n, self._n_needed, self._n_passes = self._n_needed, max(n_leaves, self._least), 0
-
-    def share_first_path(self, start: int, end: int) -> None:
-        """Let all of them share the first sequence's cells at start .. end - 1 instead of their own."""
-        if self.n > 1:  # with recurrent states the text has one, which may end before `end`
-            self._context.share(self.first, range(self.first + 1, self.first + self.n), start, end)
-
-    def reset(self) -> None:
-        """Note that all are empty."""
-        self.n = self._n_needed = self._least
 
 
 @dataclass(frozen=True)
@@ -118,28 +108,19 @@ def tree_of(tokens: Sequence[int], n_cached: int, tree: TokenTree, sequences: Le
     return Part(sequences.cells, batch, n_before, sequences.last, root_position + depth + 1)
 
 
-@dataclass(frozen=True)
-class JoinedParts:
-    """The parts of all texts in one batch.
+def join_parts(
+    parts: Sequence[Part], padding: PassSizes, least: int = 0
+) -> tuple[Batch, list[tuple[TextCache, int]], list[int], list[slice]]:
+    """The pass over the parts of `score_together`. As a whole it gets a size of the class, `least` or larger.
 
-    shares: whose tokens the batch has, in its order, and how many of each, padding included.
-    begins: for each part, the place of its first token in the batch.
-    rows: for each part, its rows of the logits, of which row i predicts the token after node i of its tree.
+    Returns the batch; whose tokens it has, in its order, and how many of each, padding included; and for each part the
+    place of its first token in the batch, and its rows of the logits, one for each node of its tree.
     """
-
-    batch: Batch
-    shares: list[tuple[TextCache, int]]
-    begins: list[int]
-    rows: list[slice]
-
-
-def join_parts(parts: Sequence[Part], padding: PassSizes, least: int = 0) -> JoinedParts:
-    """The pass over the parts of `score_together`. As a whole it gets a size of the class, `least` or larger."""
     if len(parts) == 1:
         batch = parts[0].batch
         if len(batch) >= least and all(n == padding.padded(n) for n in (len(batch), batch.n_outputs) if n):
             # A plain pass may take less than a millisecond.
-            return JoinedParts(batch, [(parts[0].cells, len(batch))], [0], [slice(None)])
+            return batch, [(parts[0].cells, len(batch))], [0], [slice(None)]
     order = sorted(range(len(parts)), key=lambda i: parts[i].cells.last)  # see `slot_cells`
     last = parts[order[-1]]
     batch = joined([parts[i].batch for i in order])
@@ -162,4 +143,4 @@ def join_parts(parts: Sequence[Part], padding: PassSizes, least: int = 0) -> Joi
         first = int(np.count_nonzero(batch.outputs[:root]))
         rows[i] = slice(first, first + end - root)
         begin = end
-    return JoinedParts(batch, shares, begins, rows)
+    return batch, shares, begins, rows

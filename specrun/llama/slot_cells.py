@@ -2,7 +2,7 @@
 
 llama.cpp puts the tokens of a pass into the lowest free cells, in the order of the batch. Cells of other texts may
 lie between the cells of one text; but a text's new token must not get a cell in front of the text's last cell
-(docs/adr/0001). Three rules keep it so, and a check of llama.cpp's build tells whether they do (`facts.cells`):
+(docs/adr/0001). Three rules keep it so, and `facts.bits.check_cells` tells whether they do with this llama.cpp:
 
     Between passes no cell in front of any text's last cell is free. What a text gives up, rejected nodes for example,
     stays taken by the slot's spare sequence, which nothing continues. These cells are called dead.
@@ -48,11 +48,11 @@ def n_sequences(leaves: Sequence[int]) -> int:
 class CellLedger:
     """Which cells of a context the texts of its slots have. slots: one for each text.
 
+    leaves: most leaf paths of the trees of each slot. `n_sequences` tells the sequences that it takes.
     taken: bool[n_ctx], the cells that a text has or that are dead.
     """
 
     def __init__(self, context: LlamaContext, leaves: Sequence[int]) -> None:
-        """leaves: most leaf paths of the trees of each slot. `n_sequences` tells the sequences that it takes."""
         self.context = context
         self.taken = np.zeros(context.config.n_ctx, np.bool_)
         self._is_right = True  # whether the last change of the cache was noted to its end
@@ -161,9 +161,7 @@ class CellLedger:
         return not any(other.dead or (other.cells and other is not slot) for other in self.slots)
 
     def check(self) -> None:
-        """Begin with an empty cache if something failed while it was changed, as a pass does whose weights cannot be
-        read: then nobody knows what it holds.
-        """
+        """Begin with an empty cache if something failed while it was changed, as by a failed pass."""
         if self._is_right:
             return
         self.context.remove(ALL_SEQUENCES, 0)
@@ -234,22 +232,20 @@ class SlotCells(TextCache):
         self._fill(n, state, prompt)
 
     def _fill(self, n: int, state: SequenceState, prompt: PromptState | None) -> None:
-        """Hold `n` tokens that llama.cpp saved, on the first sequence, in the lowest free cells. Of what it refuses
-        nothing stays there.
-        """
+        """Hold `n` tokens that llama.cpp saved, on the first sequence and in the lowest free cells, or nothing."""
         cells = self.ledger.next_cells(n)
+        refused: LlamaError | None = None
         with self.ledger.changing():
             try:
                 self._context.set_sequence_state(self.first, state)
-            except LlamaError as error:
-                self._context.remove(self.first, 0)
-                refused = error
-            else:
                 self.ledger.taken[cells] = True
                 self.cells, self.prompt = cells.tolist(), prompt
                 self.least_end = n if self._context.model.has_window else 0
-                return
-        raise refused
+            except LlamaError as error:
+                self._context.remove(self.first, 0)
+                refused = error
+        if refused:
+            raise refused
 
     def _empty(self) -> None:
         """Empty the slot and free its cells, though others may lie after them."""

@@ -1,14 +1,9 @@
 """The target's KV cache in speculation: score a whole token tree in one pass, then keep the accepted path.
 
-Cells always stay in the order of their positions. llama.cpp puts new tokens into the lowest free cells and attention
-sums over cells in order, so a hole in front of an accepted token would change the order of later sums and with it the
-last bits of the logits. A tree is decoded in depth-first order, likeliest path first. From the accepted path only the
-nodes in consecutive cells after the root are kept; the other tokens are decoded again at the front of the next pass.
-
-Every leaf of a tree needs a sequence that holds the committed text (`LeafSequences`).
-
-Passes may be padded to sizes that give a token the same bits (docs/exactness.md). Padding comes last in a pass, so it
-lies in the last cells, and is dropped with the tree.
+Cells always stay in the order of their positions (docs/adr/0001): a hole in front of an accepted token would change the
+order of later sums of attention, and with it last bits. A tree is decoded in depth-first order, likeliest path first.
+From the accepted path only the nodes in consecutive cells after the root are kept; the other tokens are decoded again
+at the front of the next pass. Padding (docs/exactness.md) lies in the last cells, and is dropped with the tree.
 
 Where a model has recurrent states, a pass checks one path, on one sequence, and its cache may have to go back further
 than to the end of what was accepted (`rollback`). Then many committed tokens may be pending, which are decoded in a
@@ -48,6 +43,7 @@ class TargetContext(PassBounds):
         """slot: this text's cells, where several texts share the context; None if it has the context for itself."""
         super().__init__(context.config, slot or text_cache(context))
         self.context = context
+        self.n_vocab = context.model.n_vocab
         self.slot = slot
         self.tokens: list[int] = []
         self.n_cached = 0
@@ -57,10 +53,6 @@ class TargetContext(PassBounds):
         self._sequences = LeafSequences(context, self.cells)
         self._chunks: Iterator[int] = iter(())  # the tokens of each, of a prompt that is being read
         self.n_chunk = 0
-
-    @property
-    def n_vocab(self) -> int:
-        return self.context.model.n_vocab
 
     @property
     def max_leaves(self) -> int:
@@ -190,9 +182,7 @@ class TargetContext(PassBounds):
             self.n_cached = self.cells.rollback(self.n_cached + n)
 
     def score(self, tree: TokenTree) -> Logits:
-        """One pass over the pending tokens and `tree` (see `score_together`). Raises ContextFullError if the tree has
-        more than `room()` nodes.
-        """
+        """As `score_together`. Raises ContextFullError if the tree has more than `room()` nodes."""
         return score_together([(self, tree)])[0]
 
     def prepare(self, tree: TokenTree) -> Part:
@@ -227,7 +217,8 @@ class TargetContext(PassBounds):
             self.states.note(first, tokens, self._begin + places)
         n_cached = self.cells.rollback(end)
         if kept > 1:
-            self._sequences.share_first_path(root_position + 1, end)
+            first = self.cells.first
+            self.context.copy(first, range(first + 1, first + self._sequences.n), root_position + 1, end)
         self.n_cached = n_cached
         self.tokens.extend(int(tree.tokens[node]) for node in path[1:])
         self.tokens.append(next_token)
@@ -244,9 +235,7 @@ class TargetContext(PassBounds):
         return self.context.sequence_bytes(self.cells.first)
 
     def save(self, path: Path | None = None) -> SavedText | None:
-        """What the cache holds between passes, as a copy in memory, or in a file; None after a failed pass. Raises
-        LlamaError if llama.cpp fails, and OSError.
-        """
+        """What the cache holds, in memory or a file; None after a failed pass. Raises LlamaError and OSError."""
         first = self.cells.first
         if self.context.n_last_pass is None or self.context.sequence_length(first) != self.n_cached:
             return None
@@ -261,7 +250,7 @@ class TargetContext(PassBounds):
         self.reset()
         try:
             self.cells.restore(saved)
-            if int(self.context.sequence_lengths()[self.cells.first]) != saved.held.n_cached:
+            if self.context.sequence_length(self.cells.first) != saved.held.n_cached:
                 raise LlamaError("it is of another text")  # a file that was replaced since it was checked
         except BaseException:
             self.reset()
@@ -288,7 +277,7 @@ class TargetContext(PassBounds):
         self.n_cached = 0
         self._chunks, self.n_chunk = iter(()), 0
         self.cells.clear()
-        self._sequences.reset()
+        self._sequences.count(0)
 
 
 def score_together(
@@ -308,14 +297,14 @@ def score_together(
         return []
     first = texts[0][0] if texts else reading[0]
     parts = [target.prepare(tree) for target, tree in texts] + [target.prepare_chunk() for target in reading]
-    whole = join_parts(parts, first.padding, least)
-    with first.cells.writing(whole.batch, whole.shares):
-        logits = first.context.decode(whole.batch)
-    for target, begin in zip([*(target for target, _ in texts), *reading], whole.begins, strict=True):
+    batch, shares, begins, rows = join_parts(parts, first.padding, least)
+    with first.cells.writing(batch, shares):
+        logits = first.context.decode(batch)
+    for target, begin in zip([*(target for target, _ in texts), *reading], begins, strict=True):
         target._begin = begin
     for target in reading:
         target.has_read_chunk()
-    return [logits[rows] for rows in whole.rows[: len(texts)]]
+    return [logits[places] for places in rows[: len(texts)]]
 
 
 def target_slots(context: LlamaContext) -> list[TargetContext]:

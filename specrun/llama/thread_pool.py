@@ -15,8 +15,9 @@ import llama_cpp.llama_cpp
 
 from specrun.hardware.cpu import cpu_features
 from specrun.llama import devices, library
+from specrun.llama.ggml import ggml
 
-_NEW, _FREE = "ggml_threadpool_new", "ggml_threadpool_free"
+_NEW, _FREE = b"ggml_threadpool_new", b"ggml_threadpool_free"
 _MOST_THREADS = 512  # GGML_MAX_N_THREADS
 # A thread sleeps as soon as nothing is left to do. With llama.cpp's default it would look for work for a tenth of a
 # second, on the cores on which the other model computes meanwhile.
@@ -42,9 +43,7 @@ class ThreadPool(library.Closing):
     def __init__(self, context: Any, n_threads: int) -> None:
         """context: the C pointer. n_threads: the most that a pass will ask for."""
         parameters = _Parameters()
-        library.ggml("ggml_threadpool_params_init", None, ctypes.c_void_p, ctypes.c_int)(
-            ctypes.byref(parameters), n_threads
-        )
+        ggml.ggml_threadpool_params_init(ctypes.byref(parameters), n_threads)
         parameters.poll = _NO_POLLING
         self._handle = _function(_NEW, ctypes.c_void_p)(ctypes.byref(parameters))
         attach = llama_cpp.llama_cpp._lib.llama_attach_threadpool
@@ -61,19 +60,10 @@ class ThreadPool(library.Closing):
 @cache
 def is_needed() -> bool:
     """Whether this build of llama.cpp has no OpenMP, which would keep the threads, and can make pools instead."""
-    return "OPENMP" not in cpu_features(devices.system_info()) and bool(_address(_NEW) and _address(_FREE))
+    return "OPENMP" not in cpu_features(devices.system_info()) and all(_function(name, None) for name in (_NEW, _FREE))
 
 
-def _function(name: str, result: Any) -> Any:
-    """A function of the CPU backend, with a pointer as its argument."""
-    address = _address(name)
-    assert address
-    return ctypes.CFUNCTYPE(result, ctypes.c_void_p)(address)
-
-
-def _address(name: str) -> int | None:
-    """Where a function of the CPU backend lies, whose library may be another than ggml's; None if it has none."""
-    backend = library.ggml("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"CPU")
-    find = library.ggml("ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
-    address: int | None = find(backend, name.encode())
-    return address
+def _function(name: bytes, result: Any) -> Any:
+    """A function of the CPU backend, whose library may be another than ggml's, with a pointer as its argument."""
+    address = ggml.ggml_backend_reg_get_proc_address(ggml.ggml_backend_reg_by_name(b"CPU"), name)
+    return ctypes.CFUNCTYPE(result, ctypes.c_void_p)(address) if address else None

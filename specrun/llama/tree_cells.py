@@ -130,7 +130,8 @@ class TreeCells:
         if not self._is_continued(parent):
             return sequence
         branch = self._free.pop()
-        self._context.copy(sequence, branch, self._context.sequence_length(branch), position + 1)
+        begin = self._context.sequence_length(branch)
+        self._context.copy(sequence, range(branch, branch + 1), begin, position + 1)
         path = self._paths[sequence][: position + 1 - self._n_committed]
         self._paths[branch] = path
         self._n_holders.update(node.id for node in path)

@@ -27,9 +27,8 @@ from specrun.llama.draft_tokens import OtherTokens, SameTokens
 from specrun.llama.facts.relied_on import ARCHITECTURES, EMBEDDINGS, HIDDEN_STATES, Fact, why_not
 from specrun.llama.heads import bindings
 from specrun.llama.heads.assistant import AssistantContext, AssistantDraft
-from specrun.llama.heads.dflash import Block, BlockContext, BlockDraft, markov_part
+from specrun.llama.heads.dflash import Block, BlockContext, BlockDraft, SelectorPart, markov_part
 from specrun.llama.heads.head_draft import HeadDraft
-from specrun.llama.heads.selector import SelectorPart
 from specrun.llama_settings import LlamaSettings
 from specrun.loading import kept_states
 from specrun.loading.default_settings import attention_of
@@ -78,13 +77,13 @@ def other_tokens(target: LlamaModel, draft: LlamaModel, plans: Sequence[Plan]) -
 
     Raises PairError if that is too little for a draft, or if a plan compares what both predict.
     """
-    difference = first_difference(target.vocabulary, draft.vocabulary)
+    ours, theirs = (read_vocabulary(model.file) for model in (target, draft))
+    difference = first_difference(ours, theirs)
     if difference is None:
         return None, []
     if compares := next((plan.method.name for plan in plans if plan.method.rule), None):
         why = f"--method {compares} compares what target and draft predict, which takes the same tokenizer"
         raise PairError(f"{why}, but {difference}; choose a draft of the same family or another --method")
-    ours, theirs = (read_vocabulary(model.file) for model in (target, draft))
     shared, text = SharedTokens(ours, theirs), calibration_texts.together("calibrate", "validate")
     share = share_of(token_spans(ours, text), token_spans(theirs, text))
     if share < LEAST_SHARE:

@@ -145,7 +145,7 @@ def orders_ms(kind: str, threads: int | None) -> dict[str, dict[int, float]]:
         for name, least in {"reordered": _NEVER, "file": 1}.items()
     }
     with _opened(Heads(16, 4, 128), (_WIDTH, _FEED_FORWARD), kind, config, ways) as contexts:
-        if not all(context.model.orders and context.model.orders.n_tensors for context in contexts.values()):
+        if not all(context.model.orders and context.model.orders.places for context in contexts.values()):
             raise LlamaError(f"llama.cpp does not re-order weights of the type {kind} on this CPU")
         return _medians(contexts, SIZES, _ORDER_ROUNDS, start=0, outputs=False)
 

@@ -134,16 +134,16 @@ def _load(plan: LoadPlan, resources: ExitStack, show: Callable[[str], None]) -> 
         decided = attention_on_gpus(model.file, settings) if settings.gpu_layers else settings
         return replace(config, settings=decided)
 
-    if streaming.readers:
+    if streaming.reader:
         show(f"reading the weights of {model.name} that stay in memory from {options.target.parent}")
     context, notice = target_context(model, configured(options, model, settings, states), streaming, resources)
     if notice:
-        better = out_of_vram(placement, known_rates(catalog()), here.target.used_share) if streaming.readers else None
+        better = out_of_vram(placement, known_rates(catalog()), here.target.used_share) if streaming.reader else None
         if better:
             raise _BetterOutOfVramError(better)
         notices.append(notice)
     targets = target_slots(context)
-    in_ram = not (streaming.readers or settings.gpu_layers)
+    in_ram = not (streaming.reader or settings.gpu_layers)
     targets[0].set_max_pending(_FEW_WAITING if in_ram else _MANY_WAITING)
     drafts: list[AnyDraft] = []
     # A pass over weights that are neither in VRAM nor read into RAM may take as long as the disk.

@@ -17,20 +17,19 @@ from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import address_space, self_check
 from specrun.llama.streaming.address_space import PAGE, CannotStreamError
 from specrun.llama.streaming.cached_experts import CachedExperts
-from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.placing import LoadPlan
 
-Reader = StreamedWeights | ExpertWeights
+Reader = StreamedWeights | CachedExperts
 
 
 @dataclass(frozen=True)
 class Streaming:
     """What is to be streamed: nothing if all fits, if the user does not want it, or if it is impossible."""
 
-    # Each makes what reads the weights of a loaded model, or raises CannotStreamError; the first that can is taken.
-    readers: tuple[Callable[[], Reader], ...] = ()
+    # Makes what reads the weights of a loaded model, or raises CannotStreamError.
+    reader: Callable[[], Reader] | None = None
     notice: str | None = None  # a sentence for the user if it is impossible
 
     def loadable(self, settings: LlamaSettings) -> LlamaSettings:
@@ -38,7 +37,7 @@ class Streaming:
 
         It then has to map the file, and must not copy weights to the GPU when nobody knows of it.
         """
-        beside = self.readers and settings.gpu_layers
+        beside = self.reader and settings.gpu_layers
         return replace(settings, op_offload=False, load_mode="mmap") if beside else settings
 
     def loadable_draft(self, settings: LlamaSettings) -> LlamaSettings:
@@ -46,7 +45,7 @@ class Streaming:
 
         Memory is nearly full, and the system would give up a mapped draft between two of its passes.
         """
-        return settings.over(LlamaSettings(load_mode="none")) if self.readers else settings
+        return settings.over(LlamaSettings(load_mode="none")) if self.reader else settings
 
 
 def plan_streaming(plan: LoadPlan, settings: LlamaSettings, with_mtp: bool = False) -> Streaming:
@@ -57,28 +56,27 @@ def plan_streaming(plan: LoadPlan, settings: LlamaSettings, with_mtp: bool = Fal
     try:
         _check(settings)
         pressure = Pressure.watch(plan.here.ram_bytes)
-        return Streaming(tuple(_readers(plan.here.target, settings, with_mtp, room, pressure)))
+        return Streaming(_reader(plan.here.target, settings, with_mtp, room, pressure))
     except CannotStreamError as reason:
         return Streaming(notice=_notice(reason))
 
 
-def _readers(
+def _reader(
     file: GgufFile, settings: LlamaSettings, with_mtp: bool, room: int, pressure: Pressure
-) -> list[Callable[[], Reader]]:
-    """What makes readers of the weights that do not fit into `room` bytes, the best first; none if all of them fit."""
+) -> Callable[[], Reader] | None:
+    """What makes the reader of the weights that do not fit into `room` bytes; None if all of them fit."""
     if file.n_experts:
         experts = expert_pages(file, PAGE, with_mtp, settings)
         if not experts.layers:
             raise CannotStreamError("its experts lie in the file in an unknown way")
         if n_bytes(experts.dense) > room:
             raise CannotStreamError("what every token needs beside experts does not fit; try a smaller --ctx-size")
-        mixture = experts, file.n_experts_used, RingSettings()
-        return [partial(CachedExperts, *mixture, room, pressure), partial(ExpertWeights, *mixture)]
+        return partial(CachedExperts, experts, file.n_experts_used, RingSettings(), room, pressure)
     pages = weight_pages(file, PAGE, with_mtp, settings)
     plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room)
     if plan is None:
         raise CannotStreamError("what every pass needs leaves no memory for two layers; try a smaller --ctx-size")
-    return [partial(StreamedWeights, pages, plan, RingSettings(), pressure)] if plan.streamed else []
+    return partial(StreamedWeights, pages, plan, RingSettings(), pressure) if plan.streamed else None
 
 
 def target_context(
@@ -86,20 +84,17 @@ def target_context(
 ) -> tuple[LlamaContext, str | None]:
     """The context, which `resources` frees, and a notice if its weights should be streamed and cannot be."""
     notice = streaming.notice
-    for reader in streaming.readers:
+    if streaming.reader:
         try:
             with ExitStack() as made:
-                weights = reader()
+                weights = streaming.reader()
                 made.enter_context(weights)
                 context = made.enter_context(LlamaContext(model, config, weights))
-                if isinstance(weights, ExpertWeights):
-                    self_check.read_experts(context, weights)
-                else:
-                    self_check.stream(context, weights)
+                self_check.stream(context, weights)
                 resources.push(made.pop_all())
                 return context, notice
         except CannotStreamError as reason:
-            notice = notice or _notice(reason)
+            notice = _notice(reason)
     return resources.enter_context(LlamaContext(model, config)), notice
 
 

@@ -281,7 +281,7 @@ def _details(service: Service) -> dict[str, Any]:
         "family": family,
         "families": [family],
         "parameter_size": f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.2f}M",
-        "quantization_level": model.quantization,
+        "quantization_level": model.file.quantization,
     }
 
 

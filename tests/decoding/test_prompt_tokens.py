@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from specrun.catalog.pairs import read_vocabulary
 from specrun.decoding.prompt_tokens import chat_template, prompt_tokens, single_turn_tokens
 from specrun.errors import ModelFileError, PromptError
 from specrun.llama import LlamaModel
@@ -75,7 +76,7 @@ def test_bos_comes_once_whether_or_not_the_template_writes_it(script: Path, tmp_
     metadata = {CHAT_TEMPLATE: template, "tokenizer.ggml.add_bos_token": True}
     with LlamaModel(edited(tmp_path / "model.gguf", script, metadata)) as model:
         tokens = single_turn_tokens(model, "x", chat_template(model))
-        bos = model.vocabulary.bos
+        bos = read_vocabulary(model.file).bos
         assert bos is not None
         assert tokens == [bos, *model.tokenize("x", add_special=False)]
 

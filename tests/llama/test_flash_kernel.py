@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import pytest
 
-from specrun.llama import library
+from specrun.llama import devices
 from specrun.llama.flash_kernel import has_it
 from specrun.llama_settings import CacheType
-
-_CPU = 0  # enum ggml_backend_dev_type
 
 
 @pytest.mark.parametrize(("size", "kind"), [(32, "f16"), (36, "f16"), (128, "f16"), (32, "q8_0"), (128, "q8_0")])
 def test_the_cpu_has_it_for_every_shape(size: int, kind: CacheType) -> None:
-    library.start()
-    cpu = library.ggml("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int)(_CPU)
+    (cpu,) = (handle for device, handle in devices._known(()) if device.kind == "CPU")
     assert has_it(cpu, 8, 2, size, kind, kind)

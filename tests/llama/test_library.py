@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from specrun.errors import CrashError, LlamaError, OutOfMemoryError
-from specrun.llama.library import lacks_memory
+from specrun.llama.library import memory_failure
 from specrun.processes import child_process
 from tests.llama.giving_up import abort_as_cuda, throw
 
@@ -27,7 +27,7 @@ from tests.llama.giving_up import abort_as_cuda, throw
     ],
 )  # fmt: skip
 def test_lack_of_memory_is_told_from_other_failures(lines: list[str], lacks: bool) -> None:
-    assert lacks_memory(lines) == lacks
+    assert (memory_failure(lines) is not None) == lacks
 
 
 def serve(request: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from specrun.llama.batch import common_prefix
-from specrun.llama.draft import CacheChange
+from specrun.llama.draft import AnyDraft
 
 
 @pytest.mark.parametrize(
@@ -25,17 +26,18 @@ def test_texts_may_part_anywhere() -> None:
 
 
 def test_a_change_that_fails_is_unfinished_until_another_one_ends() -> None:
-    change = CacheChange()
+    context: Any = None
+    draft = AnyDraft(context, 1)
 
     def interrupted() -> None:
-        with change:
-            assert change.is_unfinished
+        with draft._changing():
+            assert draft._is_unfinished
             raise KeyboardInterrupt
 
-    assert not change.is_unfinished
+    assert not draft._is_unfinished
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert change.is_unfinished
-    with change:
+    assert draft._is_unfinished
+    with draft._changing():
         pass
-    assert not change.is_unfinished
+    assert not draft._is_unfinished

@@ -128,9 +128,9 @@ def test_the_checkpoint_moves_before_passes_that_draft_and_no_others(
 ) -> None:
     with made(model, *CHECKPOINT) as context:
         target = TargetContext(context)
-        copied: list[tuple[int, int]] = []  # each by the sequences it came from and went to
+        copied: list[tuple[int, range]] = []  # each by the sequences it came from and went to
         copy = context.copy
-        monkeypatch.setattr(context, "copy", lambda *args: (copied.append(args[:2]), copy(*args)))
+        monkeypatch.setattr(context, "copy", lambda *args: (args[1] and copied.append(args[:2]), copy(*args)))
         target.set_prompt(some_tokens(model, 40))
         for token in (1, 2, 3):
             tree = TokenTree.root_only(target.tokens[-1])
@@ -141,8 +141,8 @@ def test_the_checkpoint_moves_before_passes_that_draft_and_no_others(
             tree = TokenTree.chain([target.tokens[-1], 5, 6])
             target.score(tree)
             target.commit(tree, [ROOT], 4)
-        text, checkpoint = 0, 1
-        assert copied == [(text, checkpoint), (checkpoint, text), (checkpoint, text)]
+        text, checkpoint = range(1), range(1, 2)
+        assert copied == [(0, checkpoint), (1, text), (1, text)]
 
 
 def test_where_nothing_is_accepted_the_passes_are_few(model: LlamaModel) -> None:

@@ -31,7 +31,7 @@ def k_quant(made: Path) -> Path:
     path = wide_target(made, "q4_k_m")
     with LlamaModel(path, BOTH) as model:
         assert model.orders
-        if not model.orders.n_tensors:
+        if not model.orders.places:
             pytest.skip("this llama.cpp re-orders no K-quants on this CPU")
     return path
 
@@ -67,16 +67,16 @@ def test_each_pass_has_the_bits_of_the_weights_of_its_size(contexts: dict[str, L
 def test_a_change_that_was_interrupted_is_made_again(contexts: dict[str, LlamaContext]) -> None:
     orders: Any = contexts["both"].model.orders
     expected = rows(contexts["both"], 16), rows(contexts["both"], 4)
-    places = orders._places
+    places = orders.places
 
     def interrupted() -> Iterator[Any]:
         yield from places[:3]
         raise KeyboardInterrupt
 
-    orders._places = interrupted()
+    orders.places = interrupted()
     with pytest.raises(KeyboardInterrupt):
         orders.choose(16)
-    orders._places = places
+    orders.places = places
     assert np.array_equal(rows(contexts["both"], 4), expected[1])
     assert np.array_equal(rows(contexts["both"], 16), expected[0])
 
@@ -98,11 +98,11 @@ def test_a_llama_cpp_that_does_not_show_its_weights_has_one_order_and_says_so(
     k_quant: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weight_orders, "_TENSORS", "no_such_function")
-    weight_orders._functions.cache_clear()
+    weight_orders._tensor_map.cache_clear()
     try:
         with LlamaModel(k_quant, BOTH) as model:
             assert model.orders is None
         with Model(RunOptions(k_quant, None, (OFF.plan(),), ctx_size=256, settings=BOTH)) as whole:
             assert [notice for notice in whole.notices if "does not show where weights lie" in notice]
     finally:
-        weight_orders._functions.cache_clear()
+        weight_orders._tensor_map.cache_clear()

@@ -26,7 +26,6 @@ from specrun.llama import LlamaModel, devices
 from specrun.llama.context import LlamaContext
 from specrun.llama.streaming.address_space import PAGE
 from specrun.llama.streaming.cached_experts import CachedExperts
-from specrun.llama.streaming.expert_weights import ExpertWeights
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.llama_settings import LlamaSettings
@@ -194,22 +193,19 @@ def test_experts_that_cannot_be_cached_are_left_to_the_page_cache_with_one_line(
     few_experts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert loaded(few_experts)[0].cache_bytes > 0
-    check = residency.self_check.read_experts
 
-    def refusing(context: LlamaContext, weights: ExpertWeights) -> None:
-        if isinstance(weights, CachedExperts):
-            raise residency.CannotStreamError("of a test")
-        check(context, weights)
+    def refusing(*_: object) -> None:
+        raise residency.CannotStreamError("of a test")
 
-    monkeypatch.setattr(residency.self_check, "read_experts", refusing)
+    monkeypatch.setattr(residency.self_check, "stream", refusing)
     held, notices = loaded(few_experts)
-    assert (held.mode, held.cache_bytes) == ("experts", 0)
+    assert held.mode == "off"
     assert notices == ["weights that do not fit are left to the system's page cache, because of a test"]
     monkeypatch.undo()
     pages = expert_pages(GgufFile.read(few_experts), PAGE)
     monkeypatch.setattr(residency, "room_in_ram", lambda *_: n_bytes(pages.dense) + PAGE)
     held, (notice,) = loaded(few_experts)
-    assert (held.mode, held.cache_bytes) == ("experts", 0)
+    assert held.mode == "off"
     assert "the experts of a layer do not fit into memory" in notice
 
 
@@ -252,7 +248,7 @@ def test_where_layers_are_streamed_beside_a_gpu_nothing_copies_weights_there(
     for n_vram in (0, 3):
         settings = LlamaSettings(gpu_layers=n_vram)
         streaming = residency.plan_streaming(plan_load(options), settings)
-        assert streaming.readers
+        assert streaming.reader
         expected = replace(settings, op_offload=False, load_mode="mmap") if n_vram else settings
         assert streaming.loadable(settings) == expected
     assert residency.Streaming().loadable(settings) == settings

@@ -14,10 +14,9 @@ from specrun.catalog.layer_states import expert_pages
 from specrun.hardware.residency import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import LlamaContext
-from specrun.llama.streaming import self_check
 from specrun.llama.streaming.address_space import PAGE
-from specrun.llama.streaming.expert_weights import ExpertWeights
-from tests.streams import CONFIG
+from specrun.llama.streaming.cached_experts import CachedExperts
+from tests.streams import CALM, CONFIG
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_mixture.py"
 
@@ -31,12 +30,11 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = GgufFile.read(path)
     assert (file.n_layers, file.n_experts, file.n_experts_used) == (2, 16, 3)
     n_chosen: list[int] = []
-    monkeypatch.setattr(ExpertWeights, "_read", lambda _, _layer, counts: n_chosen.append(np.count_nonzero(counts)))
+    monkeypatch.setattr(CachedExperts, "_read", lambda _, _layer, counts: n_chosen.append(np.count_nonzero(counts)))
     with (
         LlamaModel(path) as model,
-        ExpertWeights(expert_pages(file, PAGE), 3, RingSettings()) as weights,
+        CachedExperts(expert_pages(file, PAGE), 3, RingSettings(), 1 << 60, CALM) as weights,
         LlamaContext(model, CONFIG, weights) as made,
     ):
-        self_check.read_experts(made, weights)
         TargetContext(made).set_prompt(list(range(60)))
     assert max(n_chosen) > 3

@@ -1,17 +1,19 @@
-"""Facts about bits: which weights a pass is computed with, and which sizes of passes give a token the same logits."""
+"""Facts about passes: where tokens lie, which weights they are computed with, which sizes give the same logits."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import llama_cpp
+import numpy as np
 
 from specrun.catalog.layer_states import n_bytes, weight_pages
 from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import FEWEST_SLOTS, RingSettings, plan_residency
-from specrun.llama.batch import committed_tokens, rows_batch
+from specrun.llama.batch import committed_tokens, joined, rows_batch
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext, Logits
 from specrun.llama.facts import tiny_model
+from specrun.llama.slot_cells import CellLedger, n_sequences
 from specrun.llama.streaming import self_check
 from specrun.llama.streaming.address_space import PAGE, CannotStreamError
 from specrun.llama.streaming.streamed_weights import StreamedWeights
@@ -24,6 +26,9 @@ _MEASURED_AT = 768
 _SIZES = (1, 2, 3, 8, 32, 64)  # tokens of a pass
 _N_COMPARED = 8  # tokens, the first tokens of larger passes
 _LEAST = 8  # tokens from which passes take weights as they are in the file
+_LEAVES = (2, 2, 1)  # of the slots of texts at random
+_PASSES = 40
+_LONGEST = 40  # tokens of a text, from which on its slot is emptied
 _EXACT = LlamaSettings(type_k="f16", type_v="bf16", flash_attn="on")
 
 
@@ -137,3 +142,46 @@ def _decoded(context: LlamaContext, start: int, n: int, n_outputs: int) -> Logit
 
 def _config(n_ctx: int, settings: LlamaSettings) -> ContextConfig:
     return ContextConfig(n_ctx, n_seq_max=1, n_batch=256, n_outputs=_SIZES[-1], settings=settings)
+
+
+def check_cells(settings: LlamaSettings) -> str | None:
+    """Whether the mirror of llama.cpp's choice of cells is right: passes over a few texts at random, of which some
+    tokens are rolled back.
+
+    What llama.cpp saves of a sequence lists its cells in their order in the cache. With weights of zeros all that
+    differs between two cells is the position. So what it saves of a text in a slot must be what it saves of it alone.
+    """
+    settings = replace(settings, threads=1)
+    config = ContextConfig(256, n_sequences(_LEAVES), 64, 1, settings, slots=_LEAVES)
+    with (
+        tiny_model.loaded(is_random=False) as model,
+        LlamaContext(model, config) as context,
+        LlamaContext(model, config) as alone,
+    ):
+        ledger = CellLedger(context, _LEAVES)
+        rng = np.random.default_rng(0)
+        for _ in range(_PASSES):
+            _random_pass(ledger, rng)
+            for slot in ledger.slots:
+                alone.remove(ALL_SEQUENCES, 0)
+                if slot.cells:
+                    alone.decode(committed_tokens([0] * len(slot.cells), 0, 1, 0, slot.first))
+                    if context.sequence_state(slot.first).tobytes() != alone.sequence_state(slot.first).tobytes():
+                        return "this llama.cpp puts tokens into other cells than specrun knows"
+    return None
+
+
+def _random_pass(ledger: CellLedger, rng: np.random.Generator) -> None:
+    """A pass over some of the texts, of which each then goes on from some earlier position."""
+    for slot in ledger.slots:
+        if len(slot.cells) > _LONGEST:
+            slot.clear()
+    chosen = [slot for slot in ledger.slots if rng.random() < 0.6] or [ledger.slots[0]]
+    chosen.sort(key=lambda slot: slot.last)
+    shares = [(slot, int(rng.integers(1, 7))) for slot in chosen]
+    batches = [committed_tokens([0] * n, len(slot.cells), slot.max_leaves, 0, slot.first) for slot, n in shares]
+    batch = joined(batches)
+    with ledger.writing(batch, shares):
+        ledger.context.decode(batch)
+    for slot, n in shares:
+        slot.rollback(len(slot.cells) - int(rng.integers(n + 1)))

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import mmap
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from specrun.errors import SpecrunError
-from specrun.llama import offload_threshold
-from specrun.llama.facts import bits, cells, names, refusal, reordered
+import numpy as np
+
+from specrun.catalog import entries
+from specrun.errors import LlamaError, SpecrunError
+from specrun.llama import library, offload_threshold, tiled_kernels
+from specrun.llama.batch import committed_tokens
+from specrun.llama.context import ContextConfig, LlamaContext
+from specrun.llama.facts import bits, refusal, reordered, tiny_model
+from specrun.llama.heads import bindings
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 
+_VERSION = 1  # of the checks; raise it when one of them changes
+_NO_GPU = ("base", "cpu", "rpc", "blas")  # libraries of ggml that read nothing about GPUs
 _found: dict[Fact, str | None] = {}  # of this process: why each fact that was asked for does not hold
 
 
@@ -21,7 +31,7 @@ class Fact:
     check: returns why the fact does not hold, as a clause, or None if it holds. It gets settings of a context that
         decide no more than what the first context of a process decides for all of them, and may raise SpecrunError or
         OSError if it cannot be run.
-    version: of the check; raise it when it changes. needs: a fact without which the check is not run, and fails.
+    needs: a fact without which the check is not run, and fails.
     rebuilt_with: options of CMake for a build in which the fact holds; none: the release that is known to work has it.
     """
 
@@ -29,7 +39,6 @@ class Fact:
     relied_on: str
     without: str
     check: Callable[[LlamaSettings], str | None]
-    version: int = 1
     needs: Fact | None = None
     rebuilt_with: tuple[str, ...] = ()
 
@@ -38,11 +47,56 @@ class Fact:
         return f"{self.without}, because {why}"
 
 
+def _unknown(names: Iterable[str], files: Iterable[Path], what: str = "") -> str | None:
+    """A clause that says which names none of these libraries has as a string; None if they have all. what: they are."""
+    lacking = list(names)
+    for path in files:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            # Linkers store a string that is the end of a longer string only there, so anything may come before it.
+            lacking = [name for name in lacking if content.find(name.encode() + b"\0") < 0]
+    return f"this llama.cpp does not know {what}{' and '.join(lacking)}" if lacking else None
+
+
+def _check_tiled(_: LlamaSettings) -> str | None:
+    """Whether the build knows both variables. On processors without tiled kernels nothing sets them."""
+    return _unknown(tiled_kernels.VARIABLES, library.files()) if tiled_kernels.has_processor() else None
+
+
+def _check_threshold(_: LlamaSettings) -> str | None:
+    """Whether the build knows the variable. Only GPU backends read it, so a build without them needs no such name."""
+    files = library.files()
+    gpus = [path for path in files if "ggml-" in path.name and not any(f"ggml-{part}" in path.name for part in _NO_GPU)]
+    return _unknown([offload_threshold.VARIABLE], files) if gpus else None
+
+
+def _check_architectures(_: LlamaSettings) -> str | None:
+    """Whether this build knows every architecture of the tables."""
+    named = sorted(frozenset().union(*entries.TABLES.values()))
+    return _unknown(named, library.files(), "the architecture ")
+
+
+def _check_hidden_states(settings: LlamaSettings) -> str | None:
+    """Whether the functions are there, and give the rows that enter the first layer: rows of the embedding."""
+    try:
+        bindings.functions()
+    except LlamaError as error:
+        return str(error).partition(";")[0]
+    tokens = [3, 1, 3, 2]
+    config = ContextConfig(256, n_seq_max=1, n_batch=8, n_outputs=4, settings=LlamaSettings(1, tiled=settings.tiled))
+    with tiny_model.loaded() as model, LlamaContext(model, config) as context:
+        bindings.keep_layer_inputs(context.handle, (0,))
+        context.decode(committed_tokens(tokens, 0, 1, 1))
+        rows = bindings.layer_inputs(context.handle, 0, len(tokens), model.n_embd).copy()
+    if not np.array_equal(rows, tiny_model.embedding(tokens)):
+        return "this llama.cpp gives other rows than those that enter a layer"
+    return None
+
+
 CELLS = Fact(
     "cells of a pass",
     "llama.cpp puts the tokens of a pass into the lowest free cells of the KV cache, in the order of the batch",
     "texts are written one at a time",
-    cells.check,
+    bits.check_cells,
 )
 REORDERED = Fact(
     "re-ordered weights",
@@ -74,25 +128,25 @@ TILED = Fact(
     "variables of tiled kernels",
     "llama.cpp reads from the environment which passes tiled kernels compute",
     "tiled kernels stay as llama.cpp chooses them",
-    names.check_tiled,
+    _check_tiled,
 )
 THRESHOLD = Fact(
     "variable of offloading",
     "llama.cpp's GPU backends read from the environment which passes copy weights to the GPU",
     "passes copy weights to the GPU as llama.cpp chooses",
-    names.check_threshold,
+    _check_threshold,
 )
 HIDDEN_STATES = Fact(
     "hidden states",
     "functions without a place in the public header give the rows that enter a layer of the target",
     "trained heads cannot draft",
-    names.check_hidden_states,
+    _check_hidden_states,
 )
 ARCHITECTURES = Fact(
     "tables of architectures",
     "llama.cpp treats the architectures of architectures.toml as that file says",
     "trained heads cannot draft",
-    names.check_architectures,
+    _check_architectures,
 )
 LAYERS_IN_TURN = Fact(
     "layers in turn",
@@ -124,7 +178,7 @@ def why_not(fact: Fact, settings: LlamaSettings = UNDECIDED) -> str | None:
         _found[fact] = why
     if fact not in _found:
         try:
-            why = refusal(fact.name, fact.version, lambda: fact.check(LlamaSettings(tiled=settings.tiled)))
+            why = refusal(fact.name, _VERSION, lambda: fact.check(LlamaSettings(tiled=settings.tiled)))
         except (SpecrunError, OSError) as error:
             why = f"the check of llama.cpp's {fact.name} failed ({error})"
         _found[fact] = why or None

@@ -11,7 +11,7 @@ not seen: drafts are a little worse there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +49,7 @@ class AssistantDraft(AnyDraft):
 
     def __init__(self, context: AssistantContext, setup: HeadSetup, target: TargetContext, n_vocab: int) -> None:
         bindings.keep_states(context.handle, masked=True)
-        self.context = context
-        self.n_vocab = n_vocab
+        super().__init__(context, n_vocab)
         self.states = TargetStates(setup.target, (), context.config, setup.state_width)
         self._target = target
         self._position = 0  # of all nodes: that after the cached text
@@ -81,13 +80,13 @@ class AssistantDraft(AnyDraft):
         self._behind.update(zip(ids, behind, strict=True))
         return rows[:, : self.n_vocab]
 
-    def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
-        """As `DraftContext.rows_along`, with a pass of the target and one of the assistant for each token."""
-        return (self.start(tokens[: end + 1]) for end in range(skip, len(tokens)))
-
     def n_unread(self, tokens: Sequence[int]) -> int:
-        """As `DraftContext.n_unread`: the root alone, since the target's cache has the rest."""
+        """The root alone, since the target's cache has the rest."""
         return min(len(tokens), 1)
+
+    @property
+    def n_saved_bytes(self) -> int:
+        return 0
 
     def reset(self) -> None:
         """Forget all nodes."""

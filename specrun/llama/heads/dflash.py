@@ -11,22 +11,20 @@ DFlash 2 has a selector that says how well tokens of neighbouring rows follow ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.gguf_header import TensorInfo
 from specrun.catalog.heads import MARKOV_AFTER, MARKOV_BEFORE
 from specrun.errors import ModelFileError
 from specrun.llama.batch import committed_tokens, common_prefix, readable, rows_batch
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
-from specrun.llama.draft import AnyDraft, CacheChange, SavedDraft
-from specrun.llama.heads.selector import SelectorPart
+from specrun.llama.draft import AnyDraft
+from specrun.llama.heads import bindings
 from specrun.llama.heads.target_states import TargetStates
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.method import HeadKind
@@ -35,32 +33,32 @@ from specrun.speculation.tree import ROOT
 Floats = NDArray[np.float32]
 
 
-class MatrixRows:
-    """A matrix of the file at `path`. Raises ModelFileError if its type cannot be decoded."""
-
-    def __init__(self, path: Path, tensor: TensorInfo) -> None:
-        import gguf  # takes a tenth of a second
-
-        self.n_columns, self.n_rows = tensor.shape
-        self._dequantize = gguf.quants.dequantize
-        self._data = np.memmap(path, np.uint8, "r", tensor.offset, (self.n_rows, tensor.n_bytes // self.n_rows))
-        try:
-            self._type = gguf.GGMLQuantizationType[tensor.type.upper()]
-            self.of([0])
-        except (KeyError, NotImplementedError) as error:
-            what = f"{tensor.name} in {path} is in {tensor.type}, which cannot be decoded"
-            raise ModelFileError(f"{what}; quantize it to Q8_0") from error
-
-    def of(self, rows: Sequence[int] | slice) -> Floats:
-        """float32[len(rows), n_columns]: these rows, in this order."""
-        values: Floats = self._dequantize(np.ascontiguousarray(self._data[rows]), self._type)
-        return values
+# Gives rows of a matrix, float32[n, n_columns], in the order in which they are asked for.
+Rows = Callable[[Sequence[int] | slice], Floats]
 
 
-def matrix_in(file: GgufFile, name: str) -> MatrixRows | None:
-    """The matrix with this name; None if the file has none. Raises ModelFileError as `MatrixRows`."""
-    found = file.by_name.get(name)
-    return MatrixRows(file.shards[found.file], found) if found else None
+def matrix_in(file: GgufFile, name: str) -> Rows | None:
+    """The rows of the matrix with this name; None if the file has none. Raises ModelFileError if its type cannot be
+    decoded.
+    """
+    tensor = file.by_name.get(name)
+    if tensor is None:
+        return None
+    import gguf  # takes a tenth of a second
+
+    path, n_rows = file.shards[tensor.file], tensor.shape[1]
+    data = np.memmap(path, np.uint8, "r", tensor.offset, (n_rows, tensor.n_bytes // n_rows))
+
+    def rows(of: Sequence[int] | slice) -> Floats:
+        return gguf.quants.dequantize(np.ascontiguousarray(data[of]), kind)
+
+    try:
+        kind = gguf.GGMLQuantizationType[tensor.type.upper()]
+        rows([0])
+    except (KeyError, NotImplementedError) as error:
+        what = f"{name} in {path} is in {tensor.type}, which cannot be decoded"
+        raise ModelFileError(f"{what}; quantize it to Q8_0") from error
+    return rows
 
 
 def whole_numbers_in(file: GgufFile, name: str) -> NDArray[np.int64] | None:
@@ -70,6 +68,7 @@ def whole_numbers_in(file: GgufFile, name: str) -> NDArray[np.int64] | None:
 
 
 _TEXT = 0  # the only sequence
+_BEGINNING = 1  # the row of the root, for which a selector has no candidates
 # Chosen by hand: the rows of thousands of tokens take longer to gather than a draft pass is worth.
 _ALL = 4096  # tokens that can be drafted: up to so many, the logits of all follow the token before
 _LIKELIEST = 1024  # of more, only so many of each row; the others, hardly ever drafted, stay as they are
@@ -101,7 +100,7 @@ class MarkovPart:
     drafted. drafted: int[n_drafted], these tokens; None where they are the whole vocabulary.
     """
 
-    def __init__(self, before: MatrixRows, after: Logits, drafted: NDArray[np.int64] | None) -> None:
+    def __init__(self, before: Rows, after: Logits, drafted: NDArray[np.int64] | None) -> None:
         self._before, self._after, self._drafted = before, after, drafted
         self._rows: dict[int, Logits] = {}  # of `before`
         self._levels = np.empty((0, 0), np.float32)
@@ -135,7 +134,7 @@ class MarkovPart:
 
     def _row(self, token: int) -> Logits:
         if token not in self._rows:
-            self._rows[token] = self._before.of([token])[0]
+            self._rows[token] = self._before([token])[0]
         return self._rows[token]
 
 
@@ -144,7 +143,48 @@ def markov_part(file: GgufFile) -> MarkovPart | None:
     before, after = matrix_in(file, MARKOV_BEFORE), matrix_in(file, MARKOV_AFTER)
     if before is None or after is None:
         return None
-    return MarkovPart(before, after.of(slice(None)), whole_numbers_in(file, "d2t"))
+    return MarkovPart(before, after(slice(None)), whole_numbers_in(file, "d2t"))
+
+
+class SelectorPart:
+    """The selector of a DFlash 2 head: how well the likeliest tokens of a block's rows follow each other.
+
+    llama.cpp computes it in the pass of the block. For each row it gives the row's likeliest tokens, the candidates,
+    and a score of each of them after each candidate of the row before. Its own tools follow the best score from row to
+    row, which is one path; the same table has all others, so a tree is grown from it without a further pass.
+
+    n_candidates: the likeliest tokens of a row that it looks at.
+    """
+
+    def __init__(self, context: LlamaContext, n_candidates: int) -> None:
+        bindings.keep_states(context.handle, masked=False)  # llama.cpp puts the table where other heads have states
+        self._context = context
+        self._n = n_candidates
+        self._levels = np.empty((0, 0), np.float32)
+        self._candidates = np.empty((0, n_candidates), np.int64)
+        self._scores = np.empty((0, n_candidates, n_candidates), np.float32)  # by level, token before, candidate
+
+    def start(self, _root: int, levels: Logits) -> None:
+        """Take the block of the last pass. levels: float32[n_levels, n_vocab], its logits without the selector."""
+        n_rows = _BEGINNING + len(levels)
+        table = bindings.states(self._context.handle, n_rows, self._context.model.n_embd_out)[_BEGINNING:]
+        self._candidates = table[:, : self._n].astype(np.int64)
+        scores = table[:, self._n : self._n + self._n**2]
+        self._scores = scores.reshape(len(levels), self._n, self._n).copy()
+        self._levels = levels
+
+    def behind(self, level: int, token: int) -> Logits:
+        """float32[n_vocab]: the scores of the level's candidates where `token` is the token before; -inf elsewhere.
+
+        A token that was no candidate has no scores, as one of the text itself may be: the row stays as it is.
+        """
+        # All scores of the first level are after the root.
+        before = [0] if level == 0 else np.flatnonzero(self._candidates[level - 1] == token)
+        if len(before) == 0:
+            return self._levels[level]
+        row = np.full_like(self._levels[level], -np.inf)
+        row[self._candidates[level]] = self._scores[level, before[0]]
+        return row
 
 
 class BlockContext(LlamaContext):
@@ -166,7 +206,6 @@ class BlockDraft(AnyDraft):
     """
 
     kind: HeadKind = "dflash"
-    context: BlockContext
 
     def __init__(
         self,
@@ -178,35 +217,33 @@ class BlockDraft(AnyDraft):
         pairs: MarkovPart | SelectorPart | None,
     ) -> None:
         llama_cpp.llama_set_causal_attn(context.handle, block.is_causal)
-        self.context = context
-        self.n_vocab = n_vocab
+        super().__init__(context, n_vocab)
+        self.context: BlockContext = context
         self.block = block
         # There are several times as many numbers as in a state of another head, and half of their digits will do.
         width = len(layers) * target.model.n_embd
         self.states = TargetStates(target, layers, context.config, width, dtype=np.float16)
         self._pairs = pairs
-        self._text: list[int] = []  # what the cache holds
         self._levels: Logits = np.empty((0, n_vocab), np.float32)  # by depth of the node that they follow
         self._depths: dict[int, int] = {}  # of the nodes that can get children
-        self._change = CacheChange()
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """Bring the cache to all of `tokens` but the last, the root, and draft the block after it.
 
         Returns float32[n_vocab], the logits after the root. The target must have read all before the root.
         """
-        if self._change.is_unfinished:
+        if self._is_unfinished:
             self.reset()
-        with self._change:
+        with self._changing():
             above_root = list(tokens[:-1])
-            kept = common_prefix(self._text, above_root)
+            kept = common_prefix(self._tokens, above_root)
             self.context.remove(ALL_SEQUENCES, kept)
-            self._text = above_root[:kept]
+            self._tokens = above_root[:kept]
             while kept < len(above_root):
                 end = min(kept + self.context.config.n_batch, len(above_root))
                 self.context.read(self.states.of(above_root, kept, end), kept)
                 kept = end
-                self._text = above_root[:kept]
+                self._tokens = above_root[:kept]
             size = min(self.block.size, self.context.config.n_ctx - kept)
             block = readable(tokens[-1:], self.n_vocab) + [self.block.mask] * (size - 1)
             batch = committed_tokens(block, kept, 1, n_outputs=size)
@@ -217,33 +254,10 @@ class BlockDraft(AnyDraft):
             self._depths = {ROOT: 0}
         return self._pairs.behind(0, tokens[-1]) if self._pairs else self._levels[0]
 
-    def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
-        """As `DraftContext.rows_along`, with a pass for each token."""
-        self.reset()
-        return (self.start(tokens[: end + 1]) for end in range(skip, len(tokens)))
-
-    def n_unread(self, tokens: Sequence[int]) -> int:
-        return len(tokens) - common_prefix(self._text, tokens[:-1])
-
     def reset(self) -> None:
-        with self._change:
-            self._text, self._depths = [], {}
+        with self._changing():
+            self._tokens, self._depths = [], {}
             self.context.remove(ALL_SEQUENCES, 0)
-
-    @property
-    def n_saved_bytes(self) -> int:
-        return self.context.sequence_bytes(_TEXT)
-
-    def save(self) -> SavedDraft | None:
-        if self._change.is_unfinished or not self._text:
-            return None
-        return SavedDraft(list(self._text), 0, self.context.sequence_state(_TEXT))
-
-    def restore(self, saved: SavedDraft) -> None:
-        self.reset()
-        with self._change:
-            self.context.set_sequence_state(_TEXT, saved.state)
-            self._text = list(saved.tokens)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """Places, ascending, of at most `width` nodes whose children are in the block, and whose parents are expanded.

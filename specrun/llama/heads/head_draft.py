@@ -19,7 +19,7 @@ import numpy as np
 
 from specrun.llama.batch import committed_tokens, common_prefix, drafted_nodes, readable, rows_batch
 from specrun.llama.context import ALL_SEQUENCES, HeadSetup, LlamaContext, Logits
-from specrun.llama.draft import AnyDraft, CacheChange, SavedDraft
+from specrun.llama.draft import AnyDraft
 from specrun.llama.heads import bindings
 from specrun.llama.heads.bindings import Floats
 from specrun.llama.heads.target_states import TargetStates
@@ -28,7 +28,6 @@ from specrun.speculation.drafter import DraftNode
 from specrun.speculation.method import HeadKind
 from specrun.speculation.tree import ROOT
 
-_WHOLE = 0  # the sequence with all committed text
 _ALL_WITH_LOGITS = 8  # committed tokens up to which one pass gives the logits of all, although only the last are needed
 
 
@@ -49,24 +48,21 @@ class HeadDraft(AnyDraft):
 
     def __init__(self, context: LlamaContext, setup: HeadSetup, layers: tuple[int, ...], n_vocab: int) -> None:
         bindings.keep_states(context.handle, masked=True)
+        super().__init__(context, n_vocab)
         self.kind: HeadKind = "mtp" if setup.is_mtp else "eagle3"
-        self.context = context
-        self.n_vocab = n_vocab
         self._width = setup.state_width
         encode = None if setup.is_mtp else self._encoded
         self.states = TargetStates(setup.target, layers, context.config, self._width, encode)
-        # Tokens at the beginning of a text that are in no cell: EAGLE-3 never reads the first one, as no state lies
-        # before it; MTP reads it with a state of zeros.
+        # EAGLE-3 never reads the first token, as no state lies before it; MTP reads it with a state of zeros. `_tokens`
+        # are with it.
         self._skipped = 0 if setup.is_mtp else 1
-        self._text: list[int] = []  # what the cache holds, with the tokens that are in no cell
         self._cells = TreeCells(context)
         self._behind: dict[int, Floats] = {}  # node that can get children -> the head's state after it
-        self._change = CacheChange()
 
     def _encoded(self, rows: Floats) -> Floats:
         """float32[n, state_width]: the states that the head makes of the target's rows, before it reads them."""
         # llama.cpp checks the positions, which go on with the cache's, though it does not use them.
-        batch = rows_batch(rows, self.context.sequence_length(_WHOLE), _WHOLE, outputs=True)
+        batch = rows_batch(rows, self.context.sequence_length(self._whole), self._whole, outputs=True)
         self.context.compute(llama_cpp.llama_encode, batch.struct, "a head's encoder")
         return self._own_states(len(rows))
 
@@ -78,16 +74,16 @@ class HeadDraft(AnyDraft):
         """See `DraftModel`. The target must have read all before the root. A text that is too short to have a state
         gets equal logits, and nothing can be expanded.
         """
-        if self._change.is_unfinished:
+        if self._is_unfinished:
             self.reset()
-        with self._change:
+        with self._changing():
             text = list(tokens)
             self._behind = {}
             row = np.zeros(self.n_vocab, np.float32)
             for n_cells, rows in self._read(text):
                 self._behind[ROOT] = self._own_states(n_cells)[-1].copy()
                 row = rows[-1, : self.n_vocab]
-            self._cells.begin(max(len(text) - self._skipped, 0), _WHOLE)
+            self._cells.begin(max(len(text) - self._skipped, 0), self._whole)
         return row
 
     def _read(self, text: list[int], is_for_all: bool = False) -> Iterator[tuple[int, Logits]]:
@@ -96,10 +92,10 @@ class HeadDraft(AnyDraft):
         Yields the number of cells of each pass with logits, and the rows of them. Without `is_for_all` that is only the
         last pass.
         """
-        kept = max(min(common_prefix(self._text, text), len(text) - 1), 0)
+        kept = max(min(common_prefix(self._tokens, text), len(text) - 1), 0)
         kept = kept if kept > self._skipped else 0
         self.context.remove(ALL_SEQUENCES, max(kept - self._skipped, 0))
-        self._text = text[:kept]
+        self._tokens = text[:kept]
         position = max(kept, self._skipped)
         while position < len(text):
             n_left = len(text) - position
@@ -107,52 +103,33 @@ class HeadDraft(AnyDraft):
             n = min(n_left if has_logits else n_left - 1, self.context.config.n_batch)
             tokens = readable(text[position : position + n], self.n_vocab)
             batch = committed_tokens(
-                tokens, position - self._skipped, 1, n_outputs=n if has_logits else 0, first_seq=_WHOLE
+                tokens, position - self._skipped, 1, n_outputs=n if has_logits else 0, first_seq=self._whole
             )
             states = self.states.of(text, position - 1, position + n - 1)
             rows = self.context.decode(replace(batch, states=states))
             position += n
-            self._text = text[:position]
+            self._tokens = text[:position]
             if has_logits:
                 yield n, rows
 
     def rows_along(self, tokens: Sequence[int], skip: int) -> Iterator[Logits]:
         """As `DraftContext.rows_along`. The target must have read all but the last token."""
         self.reset()
-        self._change.is_unfinished = True
+        self._is_unfinished = True
         without = [np.zeros(self.n_vocab, np.float32) for _ in tokens[: self._skipped]]
         rows = (row[: self.n_vocab] for _, rows in self._read(list(tokens), is_for_all=True) for row in rows)
         return islice(chain(without, rows), skip, None)
 
-    def n_unread(self, tokens: Sequence[int]) -> int:
-        return len(tokens) - common_prefix(self._text, tokens[:-1])
-
     def reset(self) -> None:
-        with self._change:
-            self._text = []
+        with self._changing():
+            self._tokens = []
             self._behind = {}
             self.context.remove(ALL_SEQUENCES, 0)
-            self._cells.begin(0, _WHOLE)
-
-    @property
-    def n_saved_bytes(self) -> int:
-        return self.context.sequence_bytes(_WHOLE)
-
-    def save(self) -> SavedDraft | None:
-        if self._change.is_unfinished or len(self._text) <= self._skipped:
-            return None
-        return SavedDraft(list(self._text), 0, self.context.sequence_state(_WHOLE))
-
-    def restore(self, saved: SavedDraft) -> None:
-        self.reset()
-        with self._change:
-            self.context.set_sequence_state(_WHOLE, saved.state)
-            self.context.remove(_WHOLE, len(saved.tokens) - self._skipped)  # nodes of a tree may have been after it
-            self._text = list(saved.tokens)
+            self._cells.begin(0, self._whole)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """See `DraftModel`: only nodes whose parents were expanded in earlier passes can be expanded."""
-        with self._change:
+        with self._changing():
             known = [place for place, parent in enumerate(parents) if parent in self._behind]
             most = min(width, self.context.config.n_batch, self.context.config.n_outputs)
             places = self._cells.expandable([parents[place] for place in known], most, set(parents))
@@ -160,7 +137,7 @@ class HeadDraft(AnyDraft):
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
         """See `DraftModel`. The parents must have been expanded in earlier passes, or be the root."""
-        with self._change:
+        with self._changing():
             states = np.stack([self._behind[node.parent] for node in nodes])
             sequences, positions = self._cells.add(nodes)
             tokens = readable([node.token for node in nodes], self.n_vocab)

@@ -1,6 +1,6 @@
 """This process's mappings of a model file, whose pages can be replaced in place, and memory to put there.
 
-This and `page_mover` have what only Linux can; all others ask here.
+This has what only Linux can; all others ask here.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import platform
+import struct
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -21,9 +23,17 @@ _MAPS = Path("/proc/self/maps")
 _PROT_READ, _PROT_WRITE = 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE = 0x01, 0x02, 0x20, 0x4000
 _MAP_FIXED = 0x10  # replaces whatever is there
-_ANY_ORDER, _SOON, _NOT_NEEDED, _HUGE, _NOT_HUGE = 1, 3, 4, 14, 15  # what madvise is told
+_NOT_NEEDED, _HUGE, _NOT_HUGE = 4, 14, 15  # what madvise is told
 _CLOSE_ON_EXEC = 1
 _MAP_FAILED = ctypes.c_void_p(-1).value
+
+_SYSTEM_CALLS = {"x86_64": 323, "aarch64": 282}  # userfaultfd
+_EXEC_CLOSES, _USER_MODE_ONLY = 0o2000000, 1  # with the latter no rights are needed
+# From linux/userfaultfd.h. What is registered with write protection, and never protected, works as it did.
+_API, _REGISTER, _MOVE = 0xC018AA3F, 0xC020AA00, 0xC028AA05
+_VERSION, _CAN_PROTECT, _CAN_MOVE = 0xAA, 1 << 0, 1 << 16
+_PROTECTS = 1 << 1
+_WAKES_NOBODY, _ALLOWS_HOLES = 1 << 0, 1 << 1
 
 
 class CannotStreamError(Exception):
@@ -92,7 +102,7 @@ def start_of(memory: mmap.mmap) -> int:
 
 def map_memory(address: int, n_bytes: int) -> None:
     """Replace pages by empty pages that belong to this process alone and can be written to."""
-    _map(address, n_bytes, _MAP_PRIVATE | _MAP_ANONYMOUS, -1, 0, writable=True)
+    _map(address, n_bytes, _MAP_PRIVATE | _MAP_ANONYMOUS)
 
 
 def map_places(address: int, n_bytes: int) -> None:
@@ -100,7 +110,7 @@ def map_places(address: int, n_bytes: int) -> None:
 
     None of them are huge pages, of which a write to one byte would take 2 MiB.
     """
-    _map(address, n_bytes, _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0, writable=True)
+    _map(address, n_bytes, _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE)
     libc().madvise(address, n_bytes, _NOT_HUGE)
 
 
@@ -111,7 +121,13 @@ def give_back(address: int, n_bytes: int) -> None:
 
 def map_file(address: int, n_bytes: int, descriptor: int, offset: int) -> None:
     """Replace pages by pages of a file, which cannot be written to. `offset` is a multiple of the page."""
-    _map(address, n_bytes, _MAP_SHARED, descriptor, offset, writable=False)
+    _map(address, n_bytes, _MAP_SHARED, descriptor, offset)
+
+
+def _map(address: int, n_bytes: int, flags: int, descriptor: int = -1, offset: int = 0) -> None:
+    protection = _PROT_READ if flags & _MAP_SHARED else _PROT_READ | _PROT_WRITE
+    if libc().mmap(address, n_bytes, protection, flags | _MAP_FIXED, descriptor, offset) == _MAP_FAILED:
+        raise CannotStreamError(f"memory cannot be mapped ({os.strerror(ctypes.get_errno())})")
 
 
 def make_read_only(address: int, n_bytes: int) -> None:
@@ -122,16 +138,6 @@ def make_read_only(address: int, n_bytes: int) -> None:
 def lock(address: int, n_bytes: int) -> bool:
     """Keep these pages in RAM. Returns False if the system does not allow it (`ulimit -l`)."""
     return bool(libc().mlock(address, n_bytes) == 0)
-
-
-def expect_any_order(address: int, n_bytes: int) -> None:
-    """Let page faults in these pages read nothing but what they need."""
-    libc().madvise(address, n_bytes, _ANY_ORDER)
-
-
-def expect_soon(address: int, n_bytes: int) -> None:
-    """Begin to read these pages of a file into the page cache, as far as they are not there."""
-    libc().madvise(address, n_bytes, _SOON)
 
 
 def expect_huge(address: int, n_bytes: int) -> None:
@@ -154,12 +160,6 @@ def resize(descriptor: int, n_bytes: int) -> None:
         raise OSError(error, os.strerror(error))
 
 
-def _map(address: int, n_bytes: int, flags: int, descriptor: int, offset: int, writable: bool) -> None:
-    protection = _PROT_READ | (_PROT_WRITE if writable else 0)
-    if libc().mmap(address, n_bytes, protection, flags | _MAP_FIXED, descriptor, offset) == _MAP_FAILED:
-        raise CannotStreamError(f"memory cannot be mapped ({os.strerror(ctypes.get_errno())})")
-
-
 @cache
 def libc() -> ctypes.CDLL:
     """The system's C library. Its functions keep the number of their error for `ctypes.get_errno`."""
@@ -172,3 +172,41 @@ def libc() -> ctypes.CDLL:
     library.posix_fallocate.argtypes = [ctypes.c_int, ctypes.c_long, ctypes.c_long]
     library.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
     return library
+
+
+class PageMover:
+    """Moves pages to places that were registered, as far as the system can (Linux 6.8 or later). Close it after that.
+
+    To clear and map a fresh page takes longer than to fill it: 1.9 against 0.25 microseconds on an AMD EPYC (Zen 5)
+    virtual machine. Moving one takes 0.09. `mremap` also moves pages, but divides mappings, of which a process may have
+    65,530.
+    """
+
+    def __init__(self) -> None:
+        number = _SYSTEM_CALLS.get(platform.machine())
+        self._descriptor = -1 if number is None else int(libc().syscall(number, _EXEC_CLOSES | _USER_MODE_ONLY))
+        if not self._asked(_API, struct.pack("QQQ", _VERSION, _CAN_PROTECT | _CAN_MOVE, 0)):
+            self.close()
+
+    def register(self, address: int, n_bytes: int) -> None:
+        """Allow moves to pages that belong to this process alone."""
+        self._asked(_REGISTER, struct.pack("QQQQ", address, n_bytes, _PROTECTS, 0))  # if this fails, moves fail
+
+    def move(self, source: int, target: int, n_bytes: int) -> bool:
+        """Put the memory of pages in place of pages that take none. The former then take none.
+
+        Returns False if that is impossible; some pages may have been moved.
+        """
+        return self._asked(_MOVE, struct.pack("QQQQq", target, source, n_bytes, _WAKES_NOBODY | _ALLOWS_HOLES, 0))
+
+    def _asked(self, what: int, request: bytes) -> bool:
+        """Whether the system did it."""
+        if self._descriptor < 0:
+            return False
+        return bool(libc().ioctl(self._descriptor, what, ctypes.create_string_buffer(request, len(request))) == 0)
+
+    def close(self) -> None:
+        """Move nothing any more. Safe to call twice."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)

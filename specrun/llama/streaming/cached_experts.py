@@ -1,33 +1,30 @@
 """Experts of a mixture in memory of this process, which keeps as many as there is room for.
 
 In place of the pages of all experts stand empty ones, which take no memory. What a router has chosen and is not there
-is read past the page cache before the pass goes on, and what is dropped becomes empty again, or gives it its memory.
+is read past the page cache before the pass goes on, and what is dropped becomes empty again, or gives it its memory:
+the experts that are used least often of late (docs/streaming.md). What every token uses stays in memory.
 
-Experts do not begin and end at pages. An expert is read with all pages that hold parts of it, and dropped with those
-that hold nothing else: pages that experts share stay once they are there, and are counted as if all of them were.
-
-Layers come round in a circle, so the expert that was not used for the longest time is often one of those that come
-next: a cache that drops it has no hits where it cannot hold all experts of a token. What tells most about the next
-token is how often an expert was used, if the last tokens count more than those long before
-(docs/benchmarks/mixtures.md).
+An expert is read with all pages that hold parts of it, and dropped with those that hold nothing else: pages that
+experts share stay once they are there, and are counted as if all of them were.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.catalog.layer_states import ExpertMatrix, ExpertPages, PageRange, merged, n_bytes
+from specrun import clock
+from specrun.catalog.layer_states import ExpertMatrix, ExpertPages, merged, n_bytes
 from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import Residency, RingSettings
+from specrun.llama import library
 from specrun.llama.streaming import address_space
-from specrun.llama.streaming.address_space import CannotStreamError
-from specrun.llama.streaming.expert_weights import ExpertWeights, runs
-from specrun.llama.streaming.page_mover import PageMover
+from specrun.llama.streaming.address_space import CannotStreamError, PageMover
+from specrun.llama.streaming.gate import ExpertGate
+from specrun.llama.streaming.held_pages import HeldPages
 from specrun.llama.streaming.ring import Request
 
 # How much of an expert's rate the last token decides; half of it comes from the last 23 tokens. On the traces of
@@ -37,24 +34,20 @@ _HUGE = 1 << 60  # more bytes than any expert has
 _NONE = np.empty((0, 2), np.intp)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where the matrices of a layer's experts lie: address, and memory, of the first of the pages."""
-
-    matrix: ExpertMatrix
-    address: int
-    memory: memoryview
-
-
-class CachedExperts(ExpertWeights):
+class CachedExperts(library.Closing):
     """Made for a mixture that llama.cpp has mapped. Close it after the context and before the model.
 
-    room: bytes of memory for all weights in RAM.
+    n_used: experts of a layer that a token uses. room: bytes of memory for all weights in RAM.
     pressure: tells between passes whether the system runs short of memory. Fewer experts are then kept.
 
-    wait_seconds: for how long passes have waited for experts.
-    Raises CannotStreamError as `ExpertWeights` does, and if there is no room for the experts of a layer.
+    paths: the model's files. layers: the layers that have experts in RAM. n_slots: as in `StreamedWeights`; none here.
+    wait_seconds, bytes_read: how long passes have waited for experts, and the bytes that were read, filling included.
+
+    Until `stream` is called, everything is as llama.cpp made it. The context must be made with `gate.callback`.
+    Raises CannotStreamError if the files cannot be read or are not mapped, or the experts of a layer have no room.
     """
+
+    n_slots = 0
 
     def __init__(self, pages: ExpertPages, n_used: int, settings: RingSettings, room: int, pressure: Pressure) -> None:
         matrices, experts = pages.matrices(), range(pages.n_experts)
@@ -63,31 +56,30 @@ class CachedExperts(ExpertWeights):
         self._budget = room - n_bytes(pages.dense) - shared
         if self._budget < sizes.sum(axis=1).max():
             raise CannotStreamError("the experts of a layer do not fit into memory; try a smaller --ctx-size")
-        super().__init__(pages, n_used, settings)
+        self.paths, self.layers = pages.files, list(pages.layers)
+        self.wait_seconds = 0.0
+        self.bytes_read = 0
+        self.gate = ExpertGate(pages.n_experts, n_used, self.layers, self._read)
+        self._pages = pages
+        self._is_streaming = False
+        self._given_back = 0
+        self._memory = HeldPages(pages.files, [*pages.experts, *pages.dense], settings)
+        # Each layer's matrices of all experts, and what makes an address in the mapping of an offset in their file.
+        self._matrices = [[(matrix, self._shift(matrix)) for matrix in layer] for layer in matrices]
         self._cache = ExpertCache(sizes, n_used, budget=0)
         self._pressure = pressure
-        self._given_back = self._n_read = 0
-        self._places = [[self._place(matrix) for matrix in layer] for layer in matrices]
-        self._n_readers = settings.n_readers
         self._readers = ThreadPoolExecutor(settings.n_readers, "reader")
+        self._n_readers = settings.n_readers
         self._mover = PageMover()
-
-    def _place(self, matrix: ExpertMatrix) -> _Place:
-        address = self._address_of(matrix.pages.file, matrix.pages.offset)
-        return _Place(matrix, address, address_space.view(address, matrix.pages.n_bytes))
 
     @property
     def residency(self) -> Residency:
         """How the weights are held now."""
-        held = super().residency
-        if held.mode == "off":
-            return held
-        return replace(held, cache_bytes=self._cache.budget, given_back_bytes=self._given_back)
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes that passes have read so far, and those that filled the cache before."""
-        return self._n_read
+        if not self._is_streaming:
+            return Residency()
+        dense, experts = n_bytes(self._pages.dense), n_bytes(self._pages.experts)
+        locked, budget = self._memory.locked, self._cache.budget
+        return Residency("experts", dense, experts, 0, 0, locked, self._given_back, cache_bytes=budget)
 
     @property
     def found(self) -> tuple[int, int]:
@@ -98,10 +90,16 @@ class CachedExperts(ExpertWeights):
         """Hold what every token uses and as many experts as fit, and from the next pass on read those that are missing.
 
         strictly: hold no expert for longer than until the next layer chooses, so that a computation that uses experts
-        at any other time gets wrong results. Raises as `ExpertWeights.stream`.
+        at any other time gets wrong results.
+        Raises CannotStreamError, LlamaError or OSError if that fails; `close` then restores what llama.cpp made.
         """
         if not self._is_streaming:
-            super().stream()
+            self._memory.begin()
+            for part in self._pages.experts:  # some of which may be held for every token afterwards
+                address_space.map_places(self._memory.addresses[part], part.n_bytes)
+                self._mover.register(self._memory.addresses[part], part.n_bytes)
+            self._memory.pin(self._pages.dense)
+            self._is_streaming = True
         if not strictly:
             self._cache.budget = self._budget
             self._load(enumerate(self._cache.fill()))
@@ -113,25 +111,31 @@ class CachedExperts(ExpertWeights):
             before = self._cache.n_bytes
             self._free(self._cache.shrink(shortage))
             self._given_back += before - self._cache.n_bytes
-        super().begin_pass()
+        self._memory.check_length()
+        self.gate.begin_pass()
 
     def close(self) -> None:
         """End all reading and restore the mapping of the files. Safe to call twice."""
         self._readers.shutdown()
         self._mover.close()
-        super().close()
+        self._is_streaming = False
+        self._memory.close()
 
-    def _show(self, part: PageRange) -> None:
-        address_space.map_places(self._memory.addresses[part], part.n_bytes)
-        self._mover.register(self._memory.addresses[part], part.n_bytes)
+    def _read(self, layer: int, counts: NDArray[np.int64]) -> None:
+        """Read the experts that are missing, in place of those that are least worth keeping.
 
-    def _fetch(self, layer: int, counts: NDArray[np.int64]) -> None:
-        """Read the experts that are missing, in place of those that are least worth keeping."""
+        counts: int64[n_experts], the tokens of a pass that use each expert of the layer.
+        """
+        # Before the first pass llama.cpp's mapping has them; the last layer of a pass without logits has no tokens.
+        if not self._is_streaming or not counts.any():
+            return
+        started = clock.now()
         index = self.layers.index(layer)
         missing, dropped = self._cache.choose(index, counts)
         self._free(dropped, [own for expert in missing.tolist() for own in self._own(index, expert)])
         if len(missing):
             self._load([(index, missing)])
+        self.wait_seconds += clock.now() - started
 
     def _load(self, chosen: Iterable[tuple[int, NDArray[np.intp]]]) -> None:
         """Read experts of layers, which the cache counts as kept. Raises LlamaError if one of them cannot be read."""
@@ -139,7 +143,7 @@ class CachedExperts(ExpertWeights):
         requests = iter([request for layer, experts in chosen for request in self._requests(layer, experts)])
         reads = [self._readers.submit(_read, requests) for _ in range(self._n_readers)]
         try:
-            self._n_read += sum(read.result() for read in reads)
+            self.bytes_read += sum(read.result() for read in reads)
         except BaseException:  # Ctrl-C too
             for layer, experts in chosen:
                 self._cache.forget(layer, experts)
@@ -150,18 +154,23 @@ class CachedExperts(ExpertWeights):
                 self._free(np.stack((np.full_like(experts, layer), experts), axis=1))
             raise
 
+    def _shift(self, matrix: ExpertMatrix) -> int:
+        file, offset = matrix.pages.file, matrix.pages.offset
+        pages = next(pages for pages in self._pages.experts if pages.file == file and offset < pages.end)
+        return self._memory.addresses[pages] - pages.offset
+
     def _requests(self, layer: int, experts: NDArray[np.intp]) -> Iterator[Request]:
-        for place in self._places[layer]:
+        for matrix, shift in self._matrices[layer]:
             for first, last in runs(experts):
-                part = place.matrix.around(first, last)
-                start = part.offset - place.matrix.pages.offset
-                yield from self._memory.requests(part, place.memory[start : start + part.n_bytes])
+                part = matrix.around(first, last)
+                if part.n_bytes:  # else every token uses these pages
+                    yield from self._memory.requests(part, address_space.view(shift + part.offset, part.n_bytes))
 
     def _own(self, layer: int, expert: int) -> Iterator[tuple[int, int]]:
         """Address and bytes of the pages that hold an expert's matrices and nothing else."""
-        for place in self._places[layer]:
-            part = place.matrix.own(expert)
-            yield place.address + part.offset - place.matrix.pages.offset, part.n_bytes
+        for matrix, shift in self._matrices[layer]:
+            part = matrix.own(expert)
+            yield shift + part.offset, part.n_bytes
 
     def _free(self, dropped: NDArray[np.intp], new_owners: Iterable[tuple[int, int]] = ()) -> None:
         """Free the memory of experts. dropped: (layer, expert), int[n, 2]. new_owners: empty pages that get it."""
@@ -179,6 +188,12 @@ class CachedExperts(ExpertWeights):
 def _read(requests: Iterator[Request]) -> int:
     """Read what no other thread has taken of the same requests; returns bytes."""
     return sum(request.file.read(request.into, request.offset) for request in requests)
+
+
+def runs(experts: NDArray[np.intp]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive experts. experts: ascending, at least one."""
+    ends = np.flatnonzero(np.diff(experts) > 1)
+    return list(zip(experts[[0, *(ends + 1)]].tolist(), experts[[*ends, -1]].tolist(), strict=True))
 
 
 class ExpertCache:

@@ -39,10 +39,12 @@ class Gate(ABC):
     """The callback for one context, whose parameters must have it before the context is made.
 
     callback: for llama.cpp.
-    layers: the layers that the gate has seen in the last pass.
+    layers: the layers that the gate has seen in the last pass. needs: what llama.cpp has to do, as a clause.
     failure: what ended the last pass too early; its results are worthless then.
     Raises CannotStreamError if this llama.cpp lacks what it needs.
     """
+
+    needs: str
 
     def __init__(self) -> None:
         self.callback = llama_cpp.ggml_backend_sched_eval_callback(self._on_operation)
@@ -96,6 +98,8 @@ class LayerGate(Gate):
     compute those on both sides of the stop with other kernels, which give other last bits.
     """
 
+    needs = "compute this model layer by layer"
+
     def __init__(self) -> None:
         super().__init__()
         self._ring: Ring | None = None
@@ -122,16 +126,18 @@ class LayerGate(Gate):
 
     def _answer(self, tensor: int, name: bytes, asks: bool) -> bool:
         layer = int(name[len(_LAYER_OUTPUT) :]) if name.startswith(_LAYER_OUTPUT) else None
-        return self._before(tensor, layer, name == _LOGITS) if asks else self._after(layer)
-
-    def _before(self, tensor: int, layer: int | None, is_last: bool) -> bool:
-        if layer is not None:
+        if asks and layer is not None:
             self.layers.append(layer)
         if not self._ring:
-            return False
+            return not asks
+        if not asks:
+            if layer is not None:
+                self._release(self._ring, layer)
+                self._current = layer + 1
+            return True
         if self._is_over or (layer is not None and layer < self._current):
             self._begin()  # another of the passes that llama.cpp makes of a long prompt
-        self._is_over = is_last
+        self._is_over = name == _LOGITS
         if layer is not None:
             self._current = layer
         if self._waited_for != self._current and self._current in self._places:
@@ -141,18 +147,12 @@ class LayerGate(Gate):
             return False
         if self._lies_in_ram(tensor):
             return True
-        self._release(layer)  # of the last layer in RAM only the sum at its end is computed on the GPU
+        self._release(self._ring, layer)  # of the last layer in RAM only the sum at its end is computed on the GPU
         return False
 
-    def _after(self, layer: int | None) -> bool:
-        if self._ring and layer is not None:
-            self._release(layer)
-            self._current = layer + 1
-        return True
-
-    def _release(self, layer: int) -> None:
-        if self._ring and layer in self._places:
-            self._ring.release_through(self._places[layer])
+    def _release(self, ring: Ring, layer: int) -> None:
+        if layer in self._places:
+            ring.release_through(self._places[layer])
 
 
 class ExpertGate(Gate):
@@ -164,6 +164,8 @@ class ExpertGate(Gate):
     n_experts, n_used: experts of a layer, and how many of them a token uses. layers: those with experts in RAM.
     read: reads experts of a layer. It gets int64[n_experts], by how many tokens of the pass each is used.
     """
+
+    needs = "tell which experts it chose"
 
     def __init__(
         self, n_experts: int, n_used: int, layers: Sequence[int], read: Callable[[int, NDArray[np.int64]], None]

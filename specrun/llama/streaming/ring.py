@@ -219,7 +219,9 @@ class Ring:
         """The request that is needed first, as soon as any is; None once the ring is closed."""
         with self._changed:
             while not self._is_closed:
-                slots = [slot for slot in self._slots if self._may_read(slot)]
+                may_read = [] if self._is_paused or self._error else self._slots
+                slots = [slot for slot in may_read if self._reads_ahead or slot.order == self._awaited]
+                slots = [slot for slot in slots if slot.n_taken < len(slot.requests)]
                 if slots:
                     slot = min(slots, key=lambda slot: slot.order)
                     slot.n_taken += 1
@@ -227,8 +229,3 @@ class Ring:
                     return slot, slot.requests[slot.n_taken - 1]
                 self._changed.wait()
             return None
-
-    def _may_read(self, slot: _Slot) -> bool:
-        if self._is_paused or self._error or slot.n_taken == len(slot.requests):
-            return False
-        return self._reads_ahead or slot.order == self._awaited

@@ -21,16 +21,15 @@ class StreamedWeights(library.Closing):
     plan: what is to be streamed. settings: how it is read.
     pressure: tells between passes whether the system runs short of memory. Resident layers are then streamed.
 
-    paths: the model's files. n_layers: its layers in RAM, also resident ones. n_slots: in which layers take turns.
+    paths: the model's files. layers: those in RAM, also resident ones. n_slots: in which layers take turns.
 
-    Until `stream` is called, everything is as llama.cpp made it. The context must be made with
-    `gate.callback`.
+    Until `stream` is called, everything is as llama.cpp made it. The context must be made with `gate.callback`.
     Raises CannotStreamError if the files cannot be read or are not mapped, or if there is no memory.
     """
 
     def __init__(self, pages: WeightPages, plan: ResidencyPlan, settings: RingSettings, pressure: Pressure) -> None:
         self.gate = LayerGate()
-        self.paths, self.n_layers, self.n_slots = pages.files, len(pages.layers), plan.n_slots
+        self.paths, self.layers, self.n_slots = pages.files, list(range(len(pages.layers))), plan.n_slots
         self._pages = pages
         self._wanted = plan
         self._plan = relieved(plan, pages.layer_bytes, plan.resident_bytes)  # at first all layers are streamed
@@ -49,13 +48,11 @@ class StreamedWeights(library.Closing):
     @property
     def residency(self) -> Residency:
         """How the weights are held now."""
-        if not self._ring:
-            return Residency()
         plan, locked = self._plan, self._locked_slots and self._memory.locked
         sizes = plan.resident_bytes, plan.streamed_bytes, plan.n_slots, plan.slot_bytes
-        return Residency("ring", *sizes, locked, self._given_back)
+        return Residency("ring", *sizes, locked, self._given_back) if self._ring else Residency()
 
-    found = (0, 0)  # as that of `ExpertWeights`
+    found = (0, 0)  # as that of `CachedExperts`
 
     @property
     def bytes_read(self) -> int:
@@ -79,22 +76,16 @@ class StreamedWeights(library.Closing):
 
     def begin_pass(self) -> None:
         """To be called before every pass. Raises LlamaError if memory that must be given back cannot be."""
-        shortage = self._pressure.shortage() if self._ring else 0
-        if shortage:
-            self._shrink(shortage)
+        if shortage := self._pressure.shortage() if self._ring else 0:
+            # Resident layers join the ring until so many bytes are free, as far as there are any.
+            before, plan = self._plan.held_bytes, relieved(self._plan, self._pages.layer_bytes, shortage)
+            try:
+                if plan != self._plan:
+                    self._arrange(plan, reads_ahead=True)
+            except (CannotStreamError, OSError) as error:
+                raise LlamaError(f"memory ran short, and resident weights cannot be given back: {error}") from error
+            self._given_back += before - plan.held_bytes
         self.gate.begin_pass()
-
-    def _shrink(self, n_bytes: int) -> None:
-        """Let resident layers join the ring until so many bytes are free, as far as there are any."""
-        plan = relieved(self._plan, self._pages.layer_bytes, n_bytes)
-        if plan == self._plan:
-            return
-        n_given_back = self._plan.held_bytes - plan.held_bytes
-        try:
-            self._arrange(plan, reads_ahead=True)
-        except (CannotStreamError, OSError) as error:
-            raise LlamaError(f"memory ran short, and resident weights cannot be given back: {error}") from error
-        self._given_back += n_given_back
 
     def close(self) -> None:
         """End all reading and restore the mapping of the files. Safe to call twice."""
@@ -118,7 +109,11 @@ class StreamedWeights(library.Closing):
                 self._memory.show(part, self._slots.descriptor, offset)
         if len(self._slots) != plan.n_slots * plan.slot_bytes:
             self._slots.resize(plan.n_slots * plan.slot_bytes)
-        requests = [list(self._requests(parts, start)) for parts, start in zip(streamed, starts, strict=True)]
+        memory = memoryview(self._slots.mapping)
+        requests: list[list[Request]] = [[] for _ in streamed]  # what has to be read so that a slot has a layer
+        for asked, parts, start in zip(requests, streamed, starts, strict=True):
+            for part, offset in _placed(parts, start):
+                asked += self._memory.requests(part, memory[offset : offset + part.n_bytes])
         stays = [part for i, parts in enumerate(self._pages.layers) if i not in plan.streamed for part in parts]
         self._memory.pin(stays)
         self._ring = Ring(requests, plan.n_slots, self._memory.settings.n_readers, self._ring)
@@ -128,12 +123,6 @@ class StreamedWeights(library.Closing):
         self._plan = plan
         if reads_ahead:
             self._ring.read_ahead()
-
-    def _requests(self, parts: Sequence[PageRange], start: int) -> Iterator[Request]:
-        """What has to be read so that a slot has a layer."""
-        memory = memoryview(self._slots.mapping)
-        for part, offset in _placed(parts, start):
-            yield from self._memory.requests(part, memory[offset : offset + part.n_bytes])
 
 
 def _placed(parts: Sequence[PageRange], start: int) -> Iterator[tuple[PageRange, int]]:

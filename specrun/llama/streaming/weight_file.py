@@ -72,10 +72,7 @@ class WeightFile(UncachedFile):
     def check_length(self) -> None:
         """Raises LlamaError if the file has become shorter since it was opened."""
         if os.fstat(self.descriptor).st_size < self.n_bytes:
-            raise self._cut_short()
-
-    def _cut_short(self) -> LlamaError:
-        return LlamaError(f"{self.path} was cut short while it was in use; download it again")
+            raise LlamaError(f"{self.path} was cut short while it was in use; download it again")
 
     def read(self, into: memoryview, offset: int) -> int:
         """Fill `into` with the bytes at `offset`, as far as the file goes; returns their number.
@@ -92,7 +89,7 @@ class WeightFile(UncachedFile):
             except OSError as error:
                 raise LlamaError(f"{self.path} cannot be read any more: {error.strerror}") from error
             if n_read == 0:
-                raise self._cut_short()
+                raise LlamaError(f"{self.path} was cut short while it was in use; download it again")
             done += n_read
         if memory is not into:
             # Not `into[:wanted] = ...`, which would keep other threads from running meanwhile.

@@ -57,7 +57,7 @@ def test_every_node_has_the_logits_behind_its_own_token(
     base = [silent[0], *silent[1], *silent[2]]
     tokens = [TEXT[-1], int(first.argmax()), 11, 12, 13, 14, 15]
     for row, alone, token in zip(rows, base, tokens, strict=True):
-        expected = alone[allowed] + after.of(slice(None)) @ before.of([token])[0]
+        expected = alone[allowed] + after(slice(None)) @ before([token])[0]
         np.testing.assert_allclose(row[allowed], expected, atol=0.05)
         assert np.isfinite(row).sum() == len(allowed)
     assert len({int(row.argmax()) for row in second}) == 3, "children of different tokens have different candidates"

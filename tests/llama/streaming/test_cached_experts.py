@@ -22,9 +22,8 @@ from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import address_space, cached_experts, gate, self_check
-from specrun.llama.streaming.address_space import PAGE, CannotStreamError, mappings_of
+from specrun.llama.streaming.address_space import PAGE, CannotStreamError, PageMover, mappings_of
 from specrun.llama.streaming.cached_experts import CachedExperts, ExpertCache
-from specrun.llama.streaming.page_mover import PageMover
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.speculation.tree import TokenTree
 from tests.hybrids import random_qwen35_moe
@@ -79,7 +78,7 @@ def cached(
         CachedExperts(pages, file.n_experts_used, ring, room, pressure) as weights,
         LlamaContext(model, config, weights) as made,
     ):
-        self_check.read_experts(made, weights)
+        self_check.stream(made, weights)
         yield made, weights
 
 
@@ -234,6 +233,26 @@ def test_what_is_read_is_what_is_missing(mixture: Path, monkeypatch: pytest.Monk
         assert sum(len(experts) for _, experts in missed) == weights.found[0] - used - (weights.found[1] - found) > 50
 
 
+@pytest.mark.slow
+def test_a_pass_of_several_tokens_reads_the_experts_of_all(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[NDArray[np.int64]] = []
+    read = CachedExperts._read
+
+    def noted(weights: CachedExperts, layer: int, counts: NDArray[np.int64]) -> None:
+        chosen.append(counts)
+        read(weights, layer, counts)
+
+    monkeypatch.setattr(CachedExperts, "_read", noted)
+    with cached(mixture, 1) as (made, _):
+        target = TargetContext(made)
+        target.set_prompt([5])
+        chosen.clear()
+        target.score(TokenTree.chain([5, 100, 200, 300, 400, 500, 600, 700]))
+        assert len(chosen) == N_LAYER
+        assert all(counts.shape == (N_EXPERT,) and counts.sum() == 8 * N_USED for counts in chosen)
+        assert all(np.count_nonzero(counts) > N_USED for counts in chosen)
+
+
 def test_a_layer_that_does_not_fit_is_refused(mixture: Path) -> None:
     with pytest.raises(CannotStreamError, match="experts of a layer do not fit"), cached(mixture, 0.99):
         pass
@@ -278,7 +297,7 @@ def test_only_the_first_load_of_a_file_is_checked(mixture: Path, monkeypatch: py
 def test_what_cannot_be_cached_is_refused_and_restored(
     mixture: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    read, fetch = WeightFile.read, CachedExperts._fetch
+    read, fetch = WeightFile.read, CachedExperts._read
 
     def wrong(file: WeightFile, into: memoryview, offset: int) -> int:
         n_read = read(file, into, offset)
@@ -294,9 +313,9 @@ def test_what_cannot_be_cached_is_refused_and_restored(
 
     patches: dict[str, tuple[object, str, object, str]] = {
         "wrong bytes": (WeightFile, "read", wrong, "gave other logits"),
-        "too late": (CachedExperts, "_fetch", late, "gave other logits"),
+        "too late": (CachedExperts, "_read", late, "gave other logits"),
         "not told": (gate, "_RANKING", b"not in this graph", "does not tell which experts it chose"),
-        "a read error": (WeightFile, "read", failing, "reading them failed"),
+        "a read error": (WeightFile, "read", failing, "reading ahead failed"),
     }
     place, name, instead, reason = patches[fault]
     with LlamaModel(mixture) as model:
@@ -308,7 +327,7 @@ def test_what_cannot_be_cached_is_refused_and_restored(
                 CachedExperts(pages_of(mixture), N_USED, RingSettings(), 10**9, CALM) as weights,
                 LlamaContext(model, CONFIG, weights) as made,
             ):
-                self_check.read_experts(made, weights)
+                self_check.stream(made, weights)
         assert mappings_of(mixture) == before
         with LlamaContext(model, CONFIG) as plain:
             assert written(plain) == expected

@@ -7,9 +7,8 @@ import platform
 
 import pytest
 
-from specrun.llama.streaming import address_space, page_mover
-from specrun.llama.streaming.address_space import PAGE
-from specrun.llama.streaming.page_mover import PageMover
+from specrun.llama.streaming import address_space
+from specrun.llama.streaming.address_space import PAGE, PageMover
 
 
 def test_memory_moves_with_what_it_holds() -> None:
@@ -38,7 +37,7 @@ def test_where_pages_cannot_be_moved_nothing_is(monkeypatch: pytest.MonkeyPatch)
     mover.register(0, PAGE)
     assert not mover.move(0, PAGE, PAGE)
     monkeypatch.undo()
-    monkeypatch.setattr(page_mover, "_CAN_MOVE", 1 << 62)  # an older kernel
+    monkeypatch.setattr(address_space, "_CAN_MOVE", 1 << 62)  # an older kernel
     mover = PageMover()
     assert not mover.move(0, PAGE, PAGE)
     mover.close()
