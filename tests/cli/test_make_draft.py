@@ -80,9 +80,11 @@ def test_every_candidate_is_measured_and_the_best_is_kept(found: dict[str, Any],
     by_name = {entry["name"]: entry for entry in measured}
     for name in ("q2_k", "q4_0"):
         assert by_name[name]["agreement"] > by_name[f"{name}, 4 of 8 layers"]["agreement"]
-    best = max(measured, key=lambda entry: entry["expected_speedup"])
-    path = Path(found["draft"].pop("path"))
-    assert found["draft"] == best
+    best = {name: value for name, value in found["draft"].items() if name != "path"}
+    path = Path(found["draft"]["path"])
+    # Two may have the same speedup as it is printed; of these the one that is the faster before rounding is kept.
+    highest = max(entry["expected_speedup"] for entry in measured)
+    assert best in [entry for entry in measured if entry["expected_speedup"] == highest]
     assert [file for file in drafts(data) if file.suffix == ".gguf"] == [path]
     assert GgufFile.read(path).n_layers == best["layers"]
     assert found["target"]["path"] == str(demo_target)
@@ -117,7 +119,7 @@ def test_it_drafts_without_draft_and_the_text_is_the_same(
 def test_it_is_a_pair(here: SpecrunHere, data: Path, demo_target: Path, found: dict[str, Any]) -> None:
     info = here("models", "info", demo_target, SPECRUN_DATA_DIR=str(data)).stdout
     assert "made draft" in info
-    assert Path(found["draft"].get("path", "draft-")).name in info
+    assert Path(found["draft"]["path"]).name in info
 
 
 def test_made_used_and_forgotten(here: SpecrunHere, target: Path) -> None:

@@ -21,6 +21,8 @@ from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from tests.models import wide_target
 
+pytestmark = pytest.mark.reordered
+
 LEAST = 12
 BOTH = LlamaSettings(threads=1, repack=True, file_order_from=LEAST)
 TOKENS = [5 + 7 * i % 90 for i in range(64)]

@@ -46,6 +46,7 @@ def test_the_size_is_the_one_from_which_on_the_file_is_clearly_faster() -> None:
     assert smallest({"reordered": reordered, "file": {n: 0.9 if n != 16 else 1.0 for n in SIZES}}) == 24
 
 
+@pytest.mark.reordered
 def test_a_trial_is_made_once_and_its_result_is_kept(k_quant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     n_trials = []
     keep(monkeypatch, 24)
@@ -63,6 +64,7 @@ def test_a_trial_is_made_once_and_its_result_is_kept(k_quant: Path, monkeypatch:
     assert len(n_trials) == 3, "another number of threads is another trial"
 
 
+@pytest.mark.reordered
 def test_a_real_trial_times_both_orders(k_quant: Path) -> None:
     file = GgufFile.read(k_quant)
     kind = next(iter(file.types))
@@ -83,6 +85,7 @@ def defaulted(options: RunOptions) -> LlamaSettings:
     return with_defaults(plan_load(options)).options.settings
 
 
+@pytest.mark.reordered
 def test_an_untuned_target_in_ram_follows_the_trial(k_quant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = RunOptions(k_quant, None, (OFF.plan(),))
     keep(monkeypatch, 24)
@@ -93,6 +96,7 @@ def test_an_untuned_target_in_ram_follows_the_trial(k_quant: Path, monkeypatch: 
     assert defaulted(replace(options, exact=True)).file_order_from is None
 
 
+@pytest.mark.reordered
 def test_there_must_be_room_for_the_weights_twice(k_quant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = RunOptions(k_quant, None, (OFF.plan(),))
     keep(monkeypatch, 24)

@@ -150,13 +150,19 @@ def test_what_cannot_be_streamed_is_said_once(
     tmp_path: Path, model: Path, limited: Callable[[Path, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited(model, 2)
-    assert "--repack" in refused(model, replace(ONE_THREAD, repack=True))
     assert "--load-mode none" in refused(model, replace(ONE_THREAD, load_mode="none"))
     monkeypatch.setattr(residency, "room_in_ram", lambda *_: 1000)
     assert "no memory for two layers" in refused(model)
     assert "beside experts does not fit" in refused(random_qwen3_moe(tmp_path / "moe.gguf", n_layer=5))
     monkeypatch.setattr("specrun.llama.streaming.address_space.sys.platform", "darwin")
     assert "on Linux only" in refused(model)
+
+
+@pytest.mark.slow
+@pytest.mark.reordered
+def test_re_ordered_weights_are_not_streamed(model: Path, limited: Callable[[Path, int], None]) -> None:
+    limited(model, 2)
+    assert "--repack" in refused(model, replace(ONE_THREAD, repack=True))
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from specrun.doctor import Finding, probe
 from specrun.errors import LlamaError
 from specrun.llama import library, offload_threshold, tiled_kernels
 from specrun.llama.facts import bits, relied_on, reordered, tiny_model
-from specrun.llama.facts.relied_on import Fact, why_not
+from specrun.llama.facts.relied_on import FACTS, Fact, why_not
 from specrun.llama.heads import bindings
 from specrun.llama.slot_cells import CellLedger
 from specrun.llama.streaming import gate
@@ -26,6 +26,7 @@ from specrun.loading import default_settings, draft_loading
 from specrun.loading.model import Model
 from specrun.loading.run_options import Here, RunOptions
 from specrun.making.trimming import trim
+from specrun.processes import child_process
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
@@ -46,9 +47,12 @@ def notices(made: RunOptions) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("one", relied_on.FACTS, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", FACTS, ids=lambda one: one.name)
 def test_it_holds_for_this_llama_cpp(one: Fact) -> None:
-    assert why_not(one) is None
+    if one.needs and why_not(one.needs):
+        pytest.skip(f"that of {one.needs.name} says why")
+    if why := why_not(one):
+        pytest.fail(f"{one.notice(why)}; `specrun doctor` says how to mend this build")
 
 
 # --- each fact, broken ------------------------------------------------------------------------------------------------
@@ -65,6 +69,7 @@ def test_other_cells_end_texts_at_the_same_time(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
+@pytest.mark.reordered
 def test_other_bits_of_weights_in_the_file_leave_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
     if not tiled_kernels.has_processor():
         pytest.skip("nothing is re-ordered")
@@ -100,9 +105,15 @@ def test_kernels_that_end_the_process_leave_weights_in_the_order_of_the_file(
 
 
 @pytest.mark.slow
+@pytest.mark.reordered
 def test_kernels_for_amx_are_tried_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reordered, "read_flags", lambda: {"amx_int8"})
-    assert why_not(relied_on.REORDERED) is None
+    tried = []
+    answer = child_process.answer
+    monkeypatch.setattr(child_process, "answer", lambda *given: tried.append(given[2]) or answer(*given))
+    for flags in (set(), {"amx_int8"}):
+        monkeypatch.setattr(reordered, "read_flags", lambda flags=flags: flags)
+        assert reordered.check(LlamaSettings()) is None
+        assert len(tried) == len(flags)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no bound for the size of files")
@@ -278,9 +289,9 @@ def test_a_check_that_cannot_run_fails_this_time_only(monkeypatch: pytest.Monkey
 @pytest.mark.slow
 def test_doctor_prints_the_list() -> None:
     found = list(probe.check_facts(()))
-    assert [(one.check, one.status, one.detail) for one in found] == [
-        (f"fact: {one.name}", "ok", one.relied_on) for one in relied_on.FACTS
-    ]
+    expected = [("warn", fact.notice(why)) if (why := why_not(fact)) else ("ok", fact.relied_on) for fact in FACTS]
+    assert [one.check for one in found] == [f"fact: {fact.name}" for fact in FACTS]
+    assert [(one.status, one.detail) for one in found] == expected
 
 
 def test_doctor_says_what_goes_without_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
