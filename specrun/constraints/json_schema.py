@@ -25,7 +25,7 @@ from specrun.constraints.keywords import (
     tag_of,
     types_of,
 )
-from specrun.constraints.readings import Ends, pointed_at
+from specrun.constraints.readings import pointed_at
 from specrun.constraints.rules import Rules, Work, grammar_text, json_literal, repeated
 from specrun.constraints.scalars import counts, number_expression, string_expression
 
@@ -47,7 +47,7 @@ def schema_rules(
     """
     converter = _Converter(schema, prefix, work or Work())
     part, at = (schema, "#") if of is None else (schema["properties"][of], f"#/properties/{of}")
-    return converter.rule(part, at), converter.rules.named
+    return converter.whole(part, at), converter.rules.named
 
 
 class _Converter:
@@ -56,12 +56,20 @@ class _Converter:
     def __init__(self, schema: Any, prefix: str, work: Work) -> None:
         self.rules = Rules(prefix, work)
         self._schema = schema
-        self._ends = Ends(schema)
         self._references: dict[tuple[str, str | None], str] = {}
+        self._places: dict[str, tuple[str, str]] = {}  # of the rules of references: where they are, and what they name
         self._joined: dict[tuple[str, ...], str] = {}  # rules of references under allOf; empty while it is made
         # Of schemas that references lead to again and again, by their ids: they are kept, so that no other gets the id.
         self._ones: dict[int, tuple[Any, dict[str, Any]]] = {}
         self._all_values: dict[int, tuple[Any, list[Any] | None]] = {}
+
+    def whole(self, schema: Any, at: str) -> str:
+        """The same as `rule` for all that is converted."""
+        name = self.rule(schema, at)
+        for endless in sorted(self.rules.endless() & self._places.keys()):
+            place, pointer = self._places[endless]
+            refuse(place, f"{pointer} must contain itself, so no text of it would end")
+        return name
 
     def rule(self, schema: Any, at: str) -> str:
         """Add a rule for `schema` and return its name. `at` is the schema's JSON pointer, for messages."""
@@ -108,10 +116,9 @@ class _Converter:
         key = (str(pointer), tag)
         if key not in self._references:
             schema = self._target(pointer, at)
-            if not self._ends.ends(pointer):
-                refuse(at, f"{pointer} must contain itself, so no text of it would end")
             # The name is stored before the schema is converted, because the schema may refer to itself.
             name = self._references[key] = self.rules.reserve()
+            self._places[name] = at, pointer
             self.rules.put(name, self._tagged(schema, tag, pointer))
         return self._references[key]
 

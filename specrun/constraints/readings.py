@@ -1,5 +1,5 @@
-"""What references in a schema name, whether a schema has a text that ends, and a bound of the ways in which a text can
-be read by the schemas that strangers send.
+"""What references in a schema name, and a bound of the ways in which a text can be read by the schemas that strangers
+send.
 
 llama.cpp follows every way in which the text so far can be read. Alternatives that begin alike double the ways, and
 where they contain themselves, every level of nesting doubles them again, until a token takes hours.
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from specrun.constraints.keywords import COMBINING, KEYWORDS, whole
+from specrun.constraints.keywords import COMBINING, KEYWORDS
 from specrun.errors import UsageError
 
 _MOST_DIGITS = 9  # of an index in a pointer
@@ -43,62 +43,6 @@ def _anchored(root: Any, name: str) -> Any:
         if isinstance(value, dict | list):
             waiting += value.values() if isinstance(value, dict) else value
     return None
-
-
-class Ends:
-    """Finds out which references name a schema with a text that ends; one that must contain itself has none."""
-
-    def __init__(self, root: Any) -> None:
-        self._root = root
-        self._ending: set[str] = set()
-        self._looked_at: set[str] = set()
-        self._known: dict[int, bool] = {}  # by the schema's id, of this round
-
-    def ends(self, pointer: str) -> bool:
-        """Whether the schema at `pointer` has such a text. Wrong schemas have one: they are refused elsewhere."""
-        while pointer not in self._ending:
-            n_known, self._looked_at, self._known = len(self._ending), set(), {}
-            self._reference(pointer)
-            if len(self._ending) == n_known:
-                return False
-        return True
-
-    def _reference(self, pointer: str) -> bool:
-        if pointer not in self._ending and pointer not in self._looked_at:
-            self._looked_at.add(pointer)
-            if self._schema(pointed_at(self._root, pointer)):
-                self._ending.add(pointer)
-        return pointer in self._ending
-
-    def _schema(self, schema: Any) -> bool:
-        if not isinstance(schema, dict) or "const" in schema or "enum" in schema:
-            return True
-        if id(schema) not in self._known:
-            self._known[id(schema)] = self._of_parts(schema)
-        return self._known[id(schema)]
-
-    def _of_parts(self, schema: dict[str, Any]) -> bool:
-        if isinstance(schema.get("$ref"), str):
-            return self._reference(schema["$ref"])
-        for key, enough in (("anyOf", any), ("oneOf", any), ("allOf", all)):
-            if isinstance(schema.get(key), list) and not enough([self._schema(part) for part in schema[key]]):
-                return False
-        kinds = schema.get("type", ["object" if "properties" in schema else "array" if "items" in schema else "null"])
-        kinds = kinds if isinstance(kinds, list) else [kinds]
-        return any(all(map(self._schema, _needed(kind, schema))) for kind in kinds)
-
-
-def _needed(kind: Any, schema: dict[str, Any]) -> list[Any]:
-    """The schemas of what every value of a type contains."""
-    properties, required = schema.get("properties"), schema.get("required")
-    if kind == "object" and isinstance(properties, dict) and isinstance(required, list):
-        others = schema.get("additionalProperties", True)
-        return [properties.get(name, others) for name in {name for name in required if isinstance(name, str)}]
-    least, leading = whole(schema.get("minItems")), schema.get("prefixItems")
-    if kind == "array" and isinstance(least, int):
-        leading = leading if isinstance(leading, list) else []
-        return leading[:least] + [schema.get("items", True)] * (least > len(leading))
-    return []
 
 
 MOST_READINGS = 64

@@ -22,6 +22,9 @@ _PLAIN = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|<[^>]*>?|#[^\r\n]
 _REPETITION = re.compile(r"\{\s*([0-9]+)\s*(?:,\s*([0-9]+)\s*)?\}")
 _CODE = r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|[^\\]"
 _IN_CLASS = re.compile(rf"({_CODE})(?:-(?!\])({_CODE}))?", re.DOTALL)  # a character or a range
+# A group that may be missing, and the name of a rule, in an expression without literals and classes.
+_OPTIONAL = re.compile(r"\([^()]*\)(?:[?*]|\{0,[0-9]*\})")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 _MOST_IN_ANY_ORDER = 6  # different items of an array; so many have 64 subsets, and each takes rules
 
 # No escape may write a surrogate (\ud800 to \udfff), because that is only half a character.
@@ -138,6 +141,21 @@ class Rules:
         self.named[name] = ""
         return name
 
+    def endless(self) -> set[str]:
+        """The rules that no text fits, because each alternative contains one of them again."""
+        alternatives = {name: [set(_NAME.findall(part)) for part in _needed(rule)] for name, rule in self.named.items()}
+        users: dict[str, list[str]] = {}
+        for name, several in alternatives.items():
+            for used in set[str]().union(*several):
+                users.setdefault(used, []).append(name)
+        ending, waiting = {*_PRIMITIVES}, list(self.named)
+        while waiting:
+            name = waiting.pop()
+            if name not in ending and any(names <= ending for names in alternatives[name]):
+                ending.add(name)
+                waiting += users.get(name, [])
+        return self.named.keys() - ending
+
     def in_order(self, parts: Sequence[tuple[str, bool]], after: str = '""') -> str:
         """Add a rule for `parts`, given as (expression, whether it is required), with commas between them.
 
@@ -171,6 +189,14 @@ class Rules:
             return known[key]
 
         return after(tuple(self.add([item]) for item in items), 0)
+
+
+def _needed(rule: str) -> list[str]:
+    """The alternatives of a rule, without literals and without what may be missing."""
+    before, text = "", _PLAIN.sub(" ", rule)
+    while before != text:
+        before, text = text, _OPTIONAL.sub(" ", text)
+    return text.split("|")
 
 
 def check_bounds(gbnf: str) -> None:

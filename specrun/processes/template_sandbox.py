@@ -27,7 +27,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MOST_BYTES = 2**29  # of memory, which Python itself takes a tenth of
 MOST_SECONDS = 3  # of computing, for each answer; templates of real models take milliseconds
-# A template may write this many characters for each character of the messages, and so many more: the rest of specrun
+# A template may write this many characters for each character of a request, and so many more: the rest of specrun
 # has to tokenize them, and real templates write a message once or twice.
 _TIMES, _BESIDES = 4, 2**20
 
@@ -48,7 +48,7 @@ def serve() -> None:
                 template = _environment().from_string(request["source"])
                 answer = {"text": ""}
             else:
-                answer = {"text": _rendered(template, request)}
+                answer = {"text": _rendered(template, request, _BESIDES + _TIMES * len(line))}
         except MemoryError:
             answer = {"error": f"it needs more than {MOST_BYTES >> 20} MiB of memory"}
         except Exception as error:  # it may fail in any way
@@ -64,7 +64,7 @@ def _warm_up() -> None:
     environment = _environment()
     source = "{{ lipsum(1) }}{{ strftime_now('%B') }}{{ '\\N{BULLET}' }}{{ 1 + unknown }}"
     with contextlib.suppress(TemplateError):
-        _rendered(environment.from_string(source), {})
+        _rendered(environment.from_string(source), {}, _BESIDES)
     for name in environment.filters:
         with contextlib.suppress(Exception):  # some need arguments
             environment.call_filter(name, "a b")
@@ -118,8 +118,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def _rendered(template: Template, variables: dict[str, Any]) -> str:
-    most = _BESIDES + _TIMES * _n_characters([variables.get("messages"), variables.get("tools")])
+def _rendered(template: Template, variables: dict[str, Any], most: int) -> str:
     pieces, n_characters = [], 0
     for piece in template.generate(**variables):
         pieces.append(piece)
@@ -127,15 +126,6 @@ def _rendered(template: Template, variables: dict[str, Any]) -> str:
         if n_characters > most:
             raise TemplateError(f"it writes more than {most:,} characters")
     return "".join(pieces)
-
-
-def _n_characters(value: Any) -> int:
-    """Characters of all texts in a JSON value."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(len(key) + _n_characters(inner) for key, inner in value.items())
-    return sum(map(_n_characters, value)) if isinstance(value, list) else 0
 
 
 def _tojson(

@@ -6,28 +6,30 @@ from typing import Any
 
 import pytest
 
-from specrun.constraints import readings
 from specrun.constraints.json_schema import schema_rules, schema_to_gbnf
 from specrun.constraints.regular import MOST_WORK
 from specrun.constraints.rules import MOST_CHARACTERS, Work
 from specrun.errors import UsageError
 
 
-def test_each_schema_is_looked_at_once_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    schema: Any = {"type": "null"}
-    for _ in range(64):
-        schema = {"type": "object", "properties": {"a": schema}, "required": ["a", "a"]}
-    n_calls = 0
-
-    def counting(kind: Any, schema: Any) -> Any:
-        nonlocal n_calls
-        n_calls += 1
-        return needed(kind, schema)
-
-    needed = readings._needed
-    monkeypatch.setattr(readings, "_needed", counting)
-    assert readings.Ends({"a": schema}).ends("#/a")
-    assert n_calls == 65
+@pytest.mark.parametrize(
+    ("way_out", "is_refused"),
+    [
+        ({"$ref": "#/$defs/node"}, True),
+        ({"type": "array", "items": {"$ref": "#/$defs/node"}, "minItems": 1}, True),
+        ({"type": "array", "items": {"$ref": "#/$defs/node"}}, False),
+        ({"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}, False),
+        ({"anyOf": [{"$ref": "#/$defs/node"}, {"type": "array", "prefixItems": [{"$ref": "#"}], "minItems": 1}]}, True),
+    ],
+)
+def test_what_contains_itself_needs_a_text_that_ends(way_out: Any, is_refused: bool) -> None:
+    node = {"type": "object", "properties": {"next": way_out, "(": {"const": "("}}, "required": ["next", "("]}
+    schema = {"$defs": {"node": node}, "$ref": "#/$defs/node"}
+    if is_refused:
+        with pytest.raises(UsageError, match="must contain itself"):
+            schema_to_gbnf(schema)
+    else:
+        assert "::=" in schema_to_gbnf(schema)
 
 
 def test_references_that_are_joined_again_and_again_are_joined_once() -> None:
