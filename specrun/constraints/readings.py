@@ -46,9 +46,9 @@ def _anchored(root: Any, name: str) -> Any:
 
 
 MOST_READINGS = 64
-MOST_PARTS = 5000  # schemas within a schema
-MOST_TOLD_APART = 50_000  # alternatives, each as often as references lead to it
-MOST_REPEATED = 20_000  # llama.cpp makes rules for each item that an array may have
+# Schemas within a schema, alternatives, each as often as references lead to it, and the items that arrays may have, for
+# each of which llama.cpp makes rules.
+_MOST = {"parts": 5000, "alternatives together": 50_000, "items together": 20_000}
 _DEEPEST = 64
 _DEEPEST_BEGINNING = 4  # alternatives in alternatives that are told apart
 
@@ -67,8 +67,7 @@ def check_readings(schema: Any) -> None:
 class _Walk:
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._n_parts = self._n_told_apart = 0
-        self._n_repeated = 0.0
+        self._counts = dict.fromkeys(_MOST, 0.0)
         self._known: dict[str, int] = {}  # readings by reference
         self._open: set[str] = set()  # references that are being looked at
         self._recursive: set[str] = set()  # references that were met within themselves
@@ -76,16 +75,13 @@ class _Walk:
 
     def readings(self, schema: Any, depth: int) -> int:
         """An upper bound of the ways that a text can be in the middle of `schema`."""
-        self._n_parts += 1
-        if self._n_parts > MOST_PARTS:
-            raise UsageError(f"the schema has more than {MOST_PARTS} parts; give a smaller one")
+        self._count("parts")
         if depth > _DEEPEST:
             raise UsageError(f"the schema is nested more than {_DEEPEST} times; split it with $ref")
         if not isinstance(schema, dict):
             return 1
-        self._n_repeated += max((schema[key] for key in _BOUNDS if isinstance(schema.get(key), int | float)), default=0)
-        if self._n_repeated > MOST_REPEATED:
-            raise UsageError(f"the schema's arrays have more than {MOST_REPEATED} items together; give smaller bounds")
+        bounds = (schema[key] for key in _BOUNDS if isinstance(schema.get(key), int | float))
+        self._count("items together", max(bounds, default=0))
         if isinstance(schema.get("$ref"), str):
             return self._of_reference(schema["$ref"], depth)
         if alternatives := _alternatives(schema):
@@ -103,11 +99,14 @@ class _Walk:
             return max((sum(ways) for ways in groups.values()), default=1)
         return max((self.readings(inner, depth + 1) for inner in _inner(schema)), default=1)
 
+    def _count(self, what: str, n: float = 1) -> None:
+        self._counts[what] += n
+        if self._counts[what] > _MOST[what]:
+            raise UsageError(f"the schema has more than {_MOST[what]} {what}; give a smaller one")
+
     def _beginnings(self, schema: Any, i: int, depth: int) -> set[Any]:
         """What the texts of alternative `i` begin with. Alternatives with different beginnings have different texts."""
-        self._n_told_apart += 1
-        if self._n_told_apart > MOST_TOLD_APART:
-            raise UsageError(f"the schema's alternatives are more than {MOST_TOLD_APART} together; give fewer")
+        self._count("alternatives together")
         schema = self._followed(schema)
         if not isinstance(schema, dict) or not depth:
             return {*KEYWORDS}

@@ -94,7 +94,7 @@ class Shape:
 
     def failure(self, error: ApiError) -> bytes:
         """What ended the answers early."""
-        raise NotImplementedError
+        return frame(error.as_openai())
 
 
 def frame(value: dict[str, Any], event: str | None = None) -> bytes:

@@ -119,9 +119,6 @@ class _NativeShape(Shape):
         if addition.completion:
             yield frame({**self._piece(Answer(addition.index)), **self._ending(addition)})
 
-    def failure(self, error: ApiError) -> bytes:
-        return frame(error.as_openai())
-
     def _piece(self, answer: Answer) -> dict[str, Any]:
         given = self._wanted.given
         is_silent = given.n_predict == 0  # the prompt is read, and nothing is told of what was written for that

@@ -145,9 +145,6 @@ class OpenAiShape(Shape):
             yield self._frame([], {"usage": _usage(answers, self._sending.n)})
         yield b"data: [DONE]\n\n"
 
-    def failure(self, error: ApiError) -> bytes:
-        return frame(error.as_openai())
-
     def _choice(self, answer: Answer) -> Json:
         raise NotImplementedError
 
