@@ -20,12 +20,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from bench_trim import numbers, write
 from other_vocabularies import in_another_order, without_tokens
 
 import specrun
 from specrun.catalog.gguf_file import GgufFile
+from specrun.decoding import calibration_texts
+from specrun.decoding.request import Request
 from specrun.loading.model import Model
+from specrun.sampling import SamplingParameters
+from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
@@ -49,6 +52,21 @@ def drafts(asked: argparse.Namespace, texts: Texts, folder: Path) -> Iterator[tu
 def measured(model: Model, plan: Plan, asked: argparse.Namespace) -> list[tuple[Texts, float]]:
     """By temperature: the texts, and the tokens that a pass commits."""
     return [write(model, plan, temperature, asked.texts, asked.tokens) for temperature in TEMPERATURES]
+
+
+def write(model: Model, plan: Plan, temperature: float, n_texts: int, n_tokens: int) -> tuple[Texts, float]:
+    """The texts, and the tokens that a pass commits."""
+    texts, passes = [], 0
+    for text in calibration_texts.shipped("validate")[:n_texts]:
+        parameters = SamplingParameters(temperature=temperature, seed=1)
+        done = model.complete(Request(model.prompt_tokens(text.prompt), parameters, n_tokens), FixedPlan(plan)).run()
+        texts.append(list(done.token_ids))
+        passes += done.statistics.passes
+    return texts, sum(map(len, texts)) / passes
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
 
 
 def main() -> None:

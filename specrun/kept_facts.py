@@ -29,7 +29,6 @@ KINDS = {
     "facts": "checks of llama.cpp",
     "first-passes": "first passes on GPUs",
     "exact": "sizes of exact passes",
-    "attention": "trials of attention",
     "orders": "trials of weights' orders",
     "fastest-drafts": "fastest drafts",
     "rates": "rates of disks",

@@ -1,4 +1,4 @@
-"""Small dense models with random weights of the architectures whose drafts can be trimmed, in real GGUF files.
+"""Small dense models with random weights of several architectures, in real GGUF files.
 
 The matrices are Q8_0, whose kernels on a CPU give a token the same bits in passes of every size.
 """

@@ -25,7 +25,7 @@ COMMANDS_WITH_THREADS = ("generate", "chat", "tune", "verify", "bench")
 
 _TRACES = ("Traceback (most recent call last)", "Exception ignored", "Fatal Python error", "terminate called")
 # Names that files have only while they are written; the parts of a download stay, because the next one goes on there.
-_UNFINISHED = re.compile(r"^\..*\.\d+-[0-9a-f]{8}$|\.partial$|\.wide$|^\.unfinished-draft\.")
+_UNFINISHED = re.compile(r"^\..*\.\d+-[0-9a-f]{8}$|\.partial$|\.wide$")
 
 
 class SkippedFaultError(Exception):

@@ -32,7 +32,7 @@ from .shape import HeadShape, last_layer, output_rows, shape_for
 from .vocabulary import Vocabulary, vocabulary_of
 
 DEFAULT_HOURS = 2.0
-DEFAULT_VOCABULARY = 16_384  # tokens; more bring nothing on English and code (docs/trimmed-drafts.md)
+DEFAULT_VOCABULARY = 16_384  # tokens; more bring nothing on English and code (docs/make-head.md)
 _GATHERING_SHARE = 0.4  # of the hours
 _MOST_BYTES = 8 * 2**30  # of texts and states on disk
 _SHARE_OF_DISK = 0.5  # of what is free, that texts and states may take

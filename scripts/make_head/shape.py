@@ -13,7 +13,6 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import EMBEDDING, OUTPUT
 from specrun.catalog.heads import check_no_head
 from specrun.errors import ModelFileError, PairError
-from specrun.making.trimming import rows_of
 
 Floats = NDArray[np.float32]
 
@@ -137,7 +136,8 @@ def embedding_rows(file: GgufFile, tokens: NDArray[np.int64]) -> Floats:
 def weights(file: GgufFile, name: str, rows: NDArray[np.int64] | None = None) -> Floats:
     """A tensor as float32, of a matrix only these rows if any are given. Raises ModelFileError as `last_layer`."""
     tensor = file.by_name[name]
-    stored = rows_of(file, tensor)
+    by_rows = tensor.shape[-1], tensor.n_bytes // tensor.shape[-1]
+    stored = np.asarray(np.memmap(file.shards[tensor.file], np.uint8, "r", tensor.offset, by_rows))
     try:
         values = gguf.quants.dequantize(
             np.asarray(stored if rows is None else stored[rows]), gguf.GGMLQuantizationType[tensor.type]

@@ -14,7 +14,7 @@ from widening.checks import WideningError
 
 from moefication import experts as fitting
 from moefication.dense import DenseLlama
-from specrun.making.widening import UNIT, set_key
+from specrun.making.widening import UNIT
 
 Floats = NDArray[np.float32]
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
@@ -95,9 +95,9 @@ def write(path: Path, dense: DenseLlama, n_used: int, layers: Iterator[Layer]) -
         n_experts = len(layer.experts)
         sizes = {"feed_forward_length": dense.shape.ff // n_experts, "expert_count": n_experts}
         for key, size in (sizes | {"expert_used_count": n_used}).items():
-            set_key(writer, f"llama.{key}", size, gguf.GGUFValueType.UINT32)
+            _set_key(writer, f"llama.{key}", size, gguf.GGUFValueType.UINT32)
         name = f"{dense.source.path.stem} split into {n_experts} experts"
-        set_key(writer, "general.name", name, gguf.GGUFValueType.STRING)
+        _set_key(writer, "general.name", name, gguf.GGUFValueType.STRING)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -105,6 +105,12 @@ def write(path: Path, dense: DenseLlama, n_used: int, layers: Iterator[Layer]) -
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _set_key(writer: gguf.GGUFWriter, key: str, value: object, kind: gguf.GGUFValueType) -> None:
+    """Set a key that the writer may have."""
+    writer.kv_data[0].pop(key, None)
+    writer.add_key_value(key, value, kind)
 
 
 def _add_layer(writer: gguf.GGUFWriter, dense: DenseLlama, i: int, layer: Layer, n_used: int) -> None:

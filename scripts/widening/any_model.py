@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.making.widening import UNIT, Blocks, Shape, Source, Tensor, Type, WiderModel, read_blocks, set_key
+from specrun.making.widening import UNIT, Blocks, Shape, Source, Tensor, Type, WiderModel, read_blocks
 
 TYPES: dict[str, Type] = {
     name: getattr(Type, name.upper())
@@ -59,10 +60,11 @@ class AnyWiderModel(WiderModel):
             freqs[: source // 2] = copied.data
             yield Tensor(copied.name, freqs.shape, copied.tensor_type, lambda: freqs)
 
-    def _add_metadata(self, writer: gguf.GGUFWriter) -> None:
-        super()._add_metadata(writer)
+    def _metadata(self) -> dict[str, tuple[Any, gguf.GGUFValueType, gguf.GGUFValueType | None]]:
+        values = super()._metadata()
         if self.target.head_dim > self.source.shape.head_dim:
-            set_key(writer, _FREQ_BASE, freq_base(self.source, self.target), gguf.GGUFValueType.FLOAT32)
+            values[_FREQ_BASE] = freq_base(self.source, self.target), gguf.GGUFValueType.FLOAT32, None
+        return values
 
     def _embedding(self) -> Blocks:
         real = read_blocks(self.source.tensors["token_embd.weight"], self.kind)

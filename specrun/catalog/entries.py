@@ -109,7 +109,7 @@ class Entry:
     # Small models with another tokenizer, by their aliases: percent of this model's text that both tokenizers share.
     other_drafts: Mapping[str, int] = field(default_factory=dict)
     recommended: bool = False  # whether it is the model that README and menus recommend, with its first draft
-    verified: bool = False  # whether repository and file were seen in published material or by `specrun models check`
+    verified: bool = False  # whether repository and file were seen in published lists of models
 
     @property
     def kind(self) -> Kind:

@@ -113,6 +113,17 @@ class GgufFile:
         return self.number("attention.head_count")
 
     @property
+    def heads(self) -> tuple[int, int, int] | None:
+        """Attention heads of the first layer, those of K and V, and the numbers of a head of K and V; None if it has no
+        matrices of their own for Q and K.
+        """
+        q, k = (self.by_name.get(f"blk.0.attn_{name}.weight") for name in "qk")
+        if not q or not k or not self.n_heads or q.shape[-1] % self.n_heads:
+            return None
+        size = q.shape[-1] // self.n_heads
+        return None if k.shape[-1] % size else (self.n_heads, k.shape[-1] // size, size)
+
+    @property
     def n_ff(self) -> int:
         """Largest width of a feed-forward block: of a dense block, or of all experts together that a token uses."""
         dense = self.number("feed_forward_length")
@@ -188,11 +199,6 @@ class GgufFile:
     def embedding_bytes(self) -> int:
         """Bytes of the embedding tables, which llama.cpp keeps in RAM."""
         return sum(self._bytes_of(name) for name in INPUTS)
-
-    @property
-    def end(self) -> int:
-        """Where the weights end in a model's only file."""
-        return max(tensor.offset + tensor.n_bytes for tensor in self.tensors)
 
     @property
     def is_tied(self) -> bool:

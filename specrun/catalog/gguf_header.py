@@ -112,11 +112,6 @@ class Metadata(Mapping[str, Any]):
         item, length = _TYPE_AND_NUMBER.unpack_from(self._data, offset) if kind == _ARRAY else (-1, 0)
         return int(length) if item == _STRING else None
 
-    def encoded(self, key: str) -> bytes:
-        """The value of `key` with its type, as the bytes that the file has after the key."""
-        kind, offset = self._offsets[key]
-        return _TYPE.pack(kind) + self._data[offset : _skip(self._data, kind, offset, key)]
-
     def has_string(self, text: str) -> bool:
         """Whether `text` is a string of the file, or an item of an array of strings; nothing is decoded."""
         data = text.encode()

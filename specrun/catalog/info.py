@@ -15,17 +15,7 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import has_foreign_mtp, head_in, own_head
 from specrun.catalog.here import local_models
 from specrun.catalog.layer_states import is_untried, kv_bytes_per_token, recurrent_layers
-from specrun.catalog.pairs import (
-    LEAST_SHARE,
-    TOKENIZER,
-    FileVocabulary,
-    check_comparable,
-    read_vocabulary,
-    share_of,
-    token_spans,
-    trimmed_in,
-    what_is_shared,
-)
+from specrun.catalog.pairs import LEAST_SHARE, Vocabulary, check_comparable, read_vocabulary, share_of, what_is_shared
 from specrun.catalog.resolve import Model
 from specrun.display_text import size_text
 from specrun.errors import ModelFileError, PairError
@@ -91,7 +81,7 @@ def _pair(target: Model, draft: Model, recommended: bool, text: str) -> Pair:
         check_comparable(ours, theirs)
     except (ModelFileError, PairError) as error:
         return replace(pair, difference=str(error))
-    return _by_share(pair, share_of(_spans(target.path, text), _spans(draft.path, text)))
+    return _by_share(pair, share_of(ours, theirs, text))
 
 
 def _by_share(pair: Pair, share: float) -> Pair:
@@ -103,15 +93,10 @@ def _by_share(pair: Pair, share: float) -> Pair:
 
 
 @functools.cache
-def _vocabulary_of(path: Path) -> tuple[int, FileVocabulary]:
+def _vocabulary_of(path: Path) -> tuple[int, Vocabulary]:
     """Bytes of the weights, and the vocabulary. Raises ModelFileError."""
     file = GgufFile.read(path)
     return file.n_bytes, read_vocabulary(file)
-
-
-@functools.cache
-def _spans(path: Path, text: str) -> frozenset[tuple[int, int]]:
-    return token_spans(_vocabulary_of(path)[1], text)
 
 
 _OF_HEAD = ("target_layers", "target_width", "reads_cache")
@@ -135,10 +120,9 @@ def facts(model: Model) -> dict[str, Any]:
             values |= {"bytes": entry.bytes, "quantization": entry.quantization}
     if model.path:
         values |= _file_facts(GgufFile.read(model.path))
-        if draft := made.find(model.path):
-            values["made_draft"] = {"path": str(draft.path), "how": draft.how}
-        if head := made.find(model.path, "head"):
-            values["made_head"] = {"path": str(head.path), "how": head.how}
+        for kind in made.KINDS:
+            if found := made.find(model.path, kind):
+                values[f"made_{kind}"] = {"path": str(found.path), "how": found.how}
     return values
 
 
@@ -150,8 +134,8 @@ def kind_of(file: GgufFile) -> Kind:
 
 
 def _file_facts(file: GgufFile) -> dict[str, Any]:
-    metadata, head, trimmed = file.metadata, head_in(file), trimmed_in(file)
-    tokenizer = {"model": metadata.get(TOKENIZER if trimmed else "tokenizer.ggml.model")}
+    metadata, head = file.metadata, head_in(file)
+    tokenizer = {name: metadata.get(f"tokenizer.ggml.{name}") for name in ("model", "pre")}
     ctx_size = min(file.n_ctx_train or _CTX_SIZE, _CTX_SIZE)
     kv_bytes = sum(kv_bytes_per_token(file)) * ctx_size
     tied_bytes = file.output_bytes if file.is_tied else 0
@@ -171,9 +155,7 @@ def _file_facts(file: GgufFile) -> dict[str, Any]:
         "embedding_bytes": file.embedding_bytes,
         "context": file.n_ctx_train,
         "sliding_window": file.number("attention.sliding_window") or None,
-        "tokenizer": tokenizer
-        | {"pre": metadata.get("tokenizer.ggml.pre"), "tokens": file.n_vocab}
-        | ({"trimmed": len(trimmed.tokens)} if trimmed else {}),
+        "tokenizer": tokenizer | {"tokens": file.n_vocab},
         "chat_template": file.chat_template,
         "licence": metadata.get("general.license"),
         "head": {"name": head.name} | {name: getattr(head, name) for name in _OF_HEAD} if head else None,
@@ -190,46 +172,32 @@ def _file_facts(file: GgufFile) -> dict[str, Any]:
 
 def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
     """The result of `facts` as text for people: pairs of a label and its value."""
-    rows: list[tuple[str, Any]] = [
-        ("model", values.get("title") or values["name"]),
-        ("repository", values.get("repo")),
-        ("file", _file(values)),
-        ("licence", values.get("licence")),
-        ("architecture", values.get("architecture")),
-    ]
+    get, rows = values.get, list[tuple[str, Any]]()
+    rows += [("model", get("title") or values["name"]), ("repository", get("repo")), ("file", _file(values))]
+    rows += [("licence", get("licence")), ("architecture", get("architecture"))]
     if "parameters" in values:
         rows += _weights(values)
-    elif values.get("bytes"):
+    elif get("bytes"):
         rows.append(("size", size_text(values["bytes"])))
-    if values.get("context"):
-        window = f", some layers see the last {values['sliding_window']:,}" if values.get("sliding_window") else ""
+    if get("context"):
+        window = f", some layers see the last {values['sliding_window']:,}" if get("sliding_window") else ""
         rows.append(("context", f"{values['context']:,} tokens{window}"))
-    if "tokenizer" in values:
-        tokenizer = values["tokenizer"]
-        part = f"{tokenizer['trimmed']:,} of " if "trimmed" in tokenizer else ""
-        rows.append(("tokenizer", f"{tokenizer['model']}, {tokenizer['pre']}, {part}{tokenizer['tokens']:,} tokens"))
+    if tokenizer := get("tokenizer"):
         template = values["chat_template"]
+        rows.append(("tokenizer", f"{tokenizer['model']}, {tokenizer['pre']}, {tokenizer['tokens']:,} tokens"))
         rows.append(("chat template", f"{len(template)} characters" if template else "none"))
-    if head := values.get("head"):
+    if head := get("head"):
         layers = ", ".join(map(str, head["target_layers"]))
         read = f"the states of their layers {layers}" if layers else "the states after their last layer"
         read += " and their KV cache" if head["reads_cache"] else ""
         rows.append(("drafts for", f"targets {head['target_width']:,} wide, by {read}"))
-    if values.get("mtp"):
-        rows.append(("MTP layers", "can draft (--draft mtp)"))
-    if values.get("foreign_mtp"):
-        rows.append(("MTP layers", f"llama.cpp cannot draft with those of {values['architecture']} models"))
-    if values.get("drafts"):
-        rows.append(("drafts", ", ".join(values["drafts"])))
-    rows += _published(values)
-    if draft := values.get("made_draft"):
-        rows.append(("made draft", f"{draft['how']}, {draft['path']}"))
-    if head := values.get("made_head"):
-        rows.append(("made head", f"{head['how']}, {head['path']}"))
-    if values.get("trees") is False:
+    cannot = f"llama.cpp cannot draft with those of {get('architecture')} models"
+    rows += [("MTP layers", "can draft (--draft mtp)" if get("mtp") else cannot if get("foreign_mtp") else None)]
+    rows += [("drafts", ", ".join(get("drafts", ()))), *_published(values)]
+    rows += [(f"made {kind}", f"{m['how']}, {m['path']}") for kind in made.KINDS if (m := get(f"made_{kind}"))]
+    if get("trees") is False:
         rows.append(("speculation", "chains: of a model with recurrent layers a pass checks one path"))
-    if "needs" in values:
-        needs = values["needs"]
+    if needs := get("needs"):
         kv = f"{size_text(needs['kv_cache'])} of it for {needs['ctx_size']:,} tokens"
         rows.append(("needs", f"{size_text(needs['ram'])} of RAM ({kv}), or {size_text(needs['vram'])} of VRAM"))
     return [(word, str(text)) for word, text in rows if text]
@@ -237,13 +205,10 @@ def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _published(values: dict[str, Any]) -> list[tuple[str, str]]:
     """What is published for a model of the catalog. MTP layers are left out if the file is here, as it says more."""
-    shown, companions = {"sibling", *(values.keys() & {"mtp"})}, values.get("companions", ())
-    rows = [
-        ("published", f"{COMPANIONS[c]} ({how_to_draft(c, values['architecture'])})")
-        for c in companions
-        if c not in shown
-    ]
-    best = best_companion(companions, values.get("architecture"))
+    shown, architecture = {"sibling", *(values.keys() & {"mtp"})}, values.get("architecture")
+    companions = values.get("companions", ())
+    rows = [("published", f"{COMPANIONS[c]} ({how_to_draft(c, architecture)})") for c in companions if c not in shown]
+    best = best_companion(companions, architecture)
     return [*rows, ("best known", f"{best}, of what drafts for this family")] if best else rows
 
 

@@ -5,7 +5,6 @@ tune` measured as the fastest, by target.
     $SPECRUN_DATA_DIR/drafts/IDENTITY/draft-*.gguf      the draft, unless --output named another file
     $SPECRUN_DATA_DIR/drafts/IDENTITY/head.json         the same for the head, and head-*.gguf
     $SPECRUN_DATA_DIR/drafts/IDENTITY/unfinished-head/  what `scripts/make_head` goes on from
-    $SPECRUN_DATA_DIR/drafts/IDENTITY/trimmed-*.gguf    a draft that `specrun tune` trimmed for this target
 
 IDENTITY is a hash of the target's content, so a target keeps its draft when its file is renamed or moved.
 """
@@ -16,7 +15,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from specrun import kept_facts
 from specrun.catalog.gguf_file import GgufFile
@@ -24,6 +23,7 @@ from specrun.errors import ModelFileError
 from specrun.locations import data_dir, parse_json, write_json
 
 Kind = Literal["draft", "head"]  # a model made of the target, or a head trained for it
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _FASTEST = "fastest-drafts"  # a kind of `kept_facts`
 _IDENTITY_DIGITS = 16  # of the 64 hex digits
@@ -57,13 +57,18 @@ def home(target: Path) -> Path:
 
 def find(target: Path, kind: Kind = "draft") -> MadeDraft | None:
     """The draft made from `target`, or None. If its description is damaged, it is the only draft beside that."""
-    entry = _entry(target, f"{kind}.json")
-    if entry is None:
+    if not any(folder().glob(f"*/{kind}.json")):
+        return None  # saves reading the target
+    try:
+        where = home(target)
+    except ModelFileError:
+        return None
+    if not (described := where / f"{kind}.json").exists():
         return None
     with suppress(Exception):  # what is damaged may fail anywhere
-        value = parse_json(entry.read_bytes())
-        return MadeDraft(entry.parent / value["path"], str(value["how"]))
-    drafts = list(entry.parent.glob(f"{kind}-*.gguf"))
+        value = parse_json(described.read_bytes())
+        return MadeDraft(where / value["path"], str(value["how"]))
+    drafts = list(where.glob(f"{kind}-*.gguf"))
     return MadeDraft(drafts[0], drafts[0].stem.removeprefix(f"{kind}-")) if len(drafts) == 1 else None
 
 
@@ -109,45 +114,6 @@ def _of(target: Path) -> dict[str, str]:
     return {"target": GgufFile.read(target).identity}
 
 
-def trimmed_path(target: Path, draft: Path, n: int) -> Path:
-    """Where `draft` with `n` tokens is kept for `target`. Raises ModelFileError if the target cannot be read."""
-    return home(target).absolute() / f"trimmed-{draft.stem}-{n}.gguf"
-
-
-def trimmed_drafts(target: Path) -> list[Path]:
-    """The drafts that were trimmed for `target`."""
-    if any(folder().glob("*/trimmed-*.gguf")):  # saves reading the target
-        with suppress(ModelFileError):
-            return sorted(home(target).absolute().glob("trimmed-*.gguf"))
-    return []
-
-
-def forget_trimmed(target: Path, but: Path | None = None) -> int:
-    """Delete the drafts that were trimmed for `target`, except one. Returns the bytes freed. Raises OSError."""
-    fastest, freed = find_fastest(target), 0
-    for path in (path for path in trimmed_drafts(target) if path != but):
-        freed += path.stat().st_size
-        _remove_entry(target, path.name)
-        if fastest and fastest.path == path:
-            forget_fastest(target)
-    return freed
-
-
-def _entry(target: Path, name: str) -> Path | None:
-    """The file `name` in the home of `target`; None if there is none, or no such target."""
-    if not any(folder().glob(f"*/{name}")):
-        return None  # saves reading the target
-    with suppress(ModelFileError):
-        return path if (path := home(target) / name).exists() else None
-    return None
-
-
-def _remove_entry(target: Path, name: str) -> None:
-    """Delete the file `name` in the home of `target`, and the home if nothing else is in it."""
-    (home(target) / name).unlink(missing_ok=True)
-    _remove_empty_home(target)
-
-
 def _remove_empty_home(target: Path) -> None:
     if home(target).is_dir() and not any(home(target).iterdir()):
         home(target).rmdir()
@@ -167,7 +133,8 @@ def forget(target: Path, kind: Kind = "draft") -> tuple[MadeDraft, int] | None:
     if (draft := find(target, kind)) is None:
         return None
     freed = _delete(draft, target)
-    _remove_entry(target, f"{kind}.json")
+    (home(target) / f"{kind}.json").unlink(missing_ok=True)
+    _remove_empty_home(target)
     return draft, freed
 
 

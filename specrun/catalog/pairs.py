@@ -1,100 +1,23 @@
 """Whether a draft fits a target: how their tokenizers differ, what two of them have in common, by which a model drafts
-for a target with another tokenizer, and the sizes of models; and trimmed drafts as files.
+for a target with another tokenizer, and the sizes of models.
 
 A token of the target is the draft's token of the same bytes, if there is one. Every other is read as the draft's own
 tokens of its bytes, the longest first. So the draft reads the same text in its own tokens, where a token of the target
 ends one of the draft's ends, too, and what was read once need not be read in another way when the text goes on.
-
-Trimmed drafts are draft models whose embedding and output matrix have the rows of some tokens only. To llama.cpp such a
-file is a model without a tokenizer: `tokenizer.ggml.model` is `none`, and `vocab_size` is the number of rows. The
-other keys of the tokenizer are those of the whole draft, so that its vocabulary can be compared with the target's.
-llama.cpp refuses tensors that it does not know, but reads nothing after the last one. There lie the rows of the
-embedding that were cut, so that the draft can read any token that the target commits.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from specrun.catalog.entries import Entry, does
+from specrun.catalog.entries import Entry
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.gguf_header import EMBEDDING, broken
 from specrun.display_text import size_text
 from specrun.errors import ModelFileError, PairError
-from specrun.locations import file_bytes
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-TOKENS = "specrun.trimmed.tokens"  # the ids in the whole vocabulary of the tokens that the rows belong to, ascending
-TOKENIZER = "specrun.trimmed.tokenizer"  # the whole draft's tokenizer.ggml.model
 _NO_TOKENIZER = ("none", "no_vocab")  # values of tokenizer.ggml.model with which llama.cpp makes none
-ALIGNMENT = 32  # bytes, of the rows after the last tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Trimmed:
-    """The tokens of a trimmed draft, and where its file has the embedding of every token.
-
-    tokens: int64[n], ids in the whole vocabulary, ascending; row i of the draft's matrices belongs to tokens[i].
-    offsets: int64[n_vocab], where the row of each token of the whole vocabulary begins in the file, in bytes.
-    type: of the rows, by ggml's name. row_bytes: of each. scale: factor on an embedding that is given to llama.cpp.
-    """
-
-    tokens: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    type: str
-    row_bytes: int
-    scale: float
-
-
-def is_trimmed(file: GgufFile) -> bool:
-    """Whether a file holds a trimmed draft."""
-    return TOKENS in file.metadata
-
-
-def trimmed_in(file: GgufFile) -> Trimmed | None:
-    """What a trimmed draft's file says of its tokens; None for any other file. Raises ModelFileError."""
-    import numpy as np
-
-    if not is_trimmed(file):
-        return None
-    if not does("trimmable", file.architecture):  # llama.cpp may end the process in a pass over embeddings
-        raise ModelFileError(f"{file.path} is a trimmed {file.architecture}, which cannot draft; give the whole draft")
-    tokens, table = np.array(file.metadata[TOKENS]), file.by_name.get(EMBEDDING)
-    n_vocab = file.metadata.n_strings("tokenizer.ggml.tokens") or 0
-    is_list = table is not None and tokens.dtype.kind == "i" and tokens.shape == table.shape[1:]
-    if not is_list or tokens[0] < 0 or tokens[-1] >= n_vocab or (np.diff(tokens) <= 0).any():
-        raise broken(str(file.path), f"{TOKENS} are not the tokens of its embedding")
-    assert table
-    others = np.setdiff1d(np.arange(n_vocab), tokens)
-    start, row_bytes = -(-file.end // ALIGNMENT) * ALIGNMENT, table.n_bytes // len(tokens)
-    if file_bytes(file.path) < start + row_bytes * len(others):
-        raise ModelFileError(f"{file.path} is incomplete, it lacks rows of its embedding; make it again")
-    offsets = np.empty(n_vocab, np.int64)
-    offsets[tokens] = table.offset + row_bytes * np.arange(len(tokens))
-    offsets[others] = start + row_bytes * np.arange(len(others))
-    scale = math.sqrt(file.n_embd) if does("scaled_tokens", file.architecture) else 1.0
-    return Trimmed(tokens, offsets, table.type, row_bytes, scale)
-
-
-def check_tokenizer(file: GgufFile) -> None:
-    """Raise ModelFileError for a model without a tokenizer: at its first text llama.cpp would end the process."""
-    kind = file.metadata.get("tokenizer.ggml.model", "none")
-    if kind in _NO_TOKENIZER and not is_trimmed(file):
-        raise ModelFileError(f"{file.path} has no tokenizer, without which there are no texts; choose another file")
-
-
-def check_not_trimmed(file: GgufFile) -> None:
-    """Raise ModelFileError for a trimmed draft where a model with a tokenizer is expected."""
-    if is_trimmed(file):
-        raise ModelFileError(f"{file.path} is a trimmed draft, which has no tokenizer; give it as --draft")
-
-
 # Tokenizers for which llama.cpp adds BOS if the file does not say whether to (src/llama-vocab.cpp).
 _KINDS_WITH_BOS = ("llama", "bert")
 _PRES_WITH_BOS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2")
@@ -102,32 +25,34 @@ _PRES_WITH_BOS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pi
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer. Two models that share it have the same ids."""
+    """The tokenizer in a file. Two models that share it have the same ids; what follows `tokens` only influences how
+    often drafted tokens are accepted.
+    """
 
     kind: str  # tokenizer.ggml.model, e.g. `gpt2` for byte-pair encoding
     pre: str  # tokenizer.ggml.pre: how text is split before it is tokenized
     bos: int | None  # id of the token that begins every text; None if there is none
     tokens: tuple[bytes, ...]  # by id
-
-
-@dataclass(frozen=True)
-class FileVocabulary(Vocabulary):
-    """The tokenizer in a file, and what only influences how often drafted tokens are accepted."""
-
     eos: int | None  # id of the token that ends a text; None if there is none
     chat_template: str | None
     types: tuple[int, ...] = ()  # by id, llama.cpp's numbers: 1 for text, 3 for control tokens, 6 for bytes
 
 
-def read_vocabulary(file: GgufFile) -> FileVocabulary:
-    """The vocabulary of a model file, of a trimmed draft the whole one; takes 0.2 s for 150,000 tokens."""
+def check_tokenizer(file: GgufFile) -> None:
+    """Raise ModelFileError for a model without a tokenizer: at its first text llama.cpp would end the process."""
+    if file.metadata.get("tokenizer.ggml.model", "none") in _NO_TOKENIZER:
+        raise ModelFileError(f"{file.path} has no tokenizer, without which there are no texts; choose another file")
+
+
+def read_vocabulary(file: GgufFile) -> Vocabulary:
+    """The vocabulary of a model file; takes 0.2 s for 150,000 tokens."""
     metadata = file.metadata
-    kind = str(metadata.get(TOKENIZER) or metadata.get("tokenizer.ggml.model", "none"))
+    kind = str(metadata.get("tokenizer.ggml.model", "none"))
     pre = str(metadata.get("tokenizer.ggml.pre", "default"))
     adds_bos = metadata.get("tokenizer.ggml.add_bos_token", kind in _KINDS_WITH_BOS or pre in _PRES_WITH_BOS)
     tokens = metadata.get("tokenizer.ggml.tokens", ())
     types = metadata.get("tokenizer.ggml.token_type", ())
-    return FileVocabulary(
+    return Vocabulary(
         kind=kind,
         pre=pre,
         bos=metadata.get("tokenizer.ggml.bos_token_id") if adds_bos else None,
@@ -147,9 +72,9 @@ def check_sizes(target: int, draft: int) -> None:
 
 def check_families(target: Entry | None, draft: Entry | None) -> None:
     """Raise PairError if the catalog knows that two models have different tokenizers, but not what these share."""
-    if target and draft and target.family and draft.family not in (None, target.family):
-        if draft.alias in target.other_drafts:
-            return
+    if not (target and draft and target.family) or draft.family in (None, target.family):
+        return
+    if draft.alias not in target.other_drafts:
         raise PairError(
             f"{draft.alias} has another tokenizer than {target.alias} (their families are {draft.family} and "
             f"{target.family}), and how much text they share is known once it is here; `specrun models pairs "
@@ -174,7 +99,7 @@ def first_difference(target: Vocabulary, draft: Vocabulary) -> str | None:
     return None
 
 
-def warnings(target: FileVocabulary, draft: FileVocabulary) -> tuple[str, ...]:
+def warnings(target: Vocabulary, draft: Vocabulary) -> tuple[str, ...]:
     """Clauses that say why a fitting draft may guess badly. The output is the target's in any case."""
     reasons = []
     if target.eos != draft.eos:
@@ -191,6 +116,10 @@ _NORMAL, _CONTROL, _USER_DEFINED, _BYTE = 1, 3, 4, 6  # of tokenizer.ggml.token_
 # How a normal token is written, by tokenizer.ggml.model: a letter for each byte, or a sign for a space.
 _LETTERS, _SIGN = ("gpt2",), ("llama", "gemma4", "t5")
 _SPACE_SIGN = "\u2581".encode()
+# GPT-2's alphabet: a printable letter for each byte.
+_PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTE_OF_LETTER = {byte: byte for byte in _PRINTABLE} | {256 + i: byte for i, byte in enumerate(_OTHERS)}
 # Each family has its own names for the markers of turns. The first that a vocabulary has is the one that it uses.
 _TURN_STARTS = (
     b"<|im_start|>", b"<|start_header_id|>", b"<start_of_turn>", b"<|turn>", b"<|start|>", b"[INST]", b"<|user|>"
@@ -204,22 +133,23 @@ LEAST_SHARE = 0.5
 _POWER = 2
 
 
-def check_comparable(target: FileVocabulary, draft: FileVocabulary) -> None:
+def check_comparable(target: Vocabulary, draft: Vocabulary) -> None:
     """Raise PairError for two kinds of tokenizers whose tokens cannot be compared."""
     if target.kind != draft.kind and not {target.kind, draft.kind} <= {*_LETTERS, *_SIGN}:
         why = f"tokens of {draft.kind} cannot be compared with those of {target.kind}"
         raise PairError(f"this draft cannot draft for this target: {why}; choose a draft of the same family")
 
 
-def token_spans(vocabulary: FileVocabulary, text: str) -> frozenset[tuple[int, int]]:
-    """Where the vocabulary's tokens begin and end in a text, in bytes, if the longest possible ones are taken."""
-    of_bytes = _by_bytes(_token_bytes(vocabulary), vocabulary.types)
-    return frozenset(span for span, _ in _pieces(text.encode(), of_bytes))
+def share_of(target: Vocabulary, draft: Vocabulary, text: str) -> float:
+    """The share of the target's tokens of a text that the draft has, too, by where they begin and end."""
+    ours, theirs = _spans(target, text), _spans(draft, text)
+    return len(ours & theirs) / max(len(ours), 1)
 
 
-def share_of(target: frozenset[tuple[int, int]], draft: frozenset[tuple[int, int]]) -> float:
-    """The share of the target's tokens of a text that the draft has, too, by their spans."""
-    return len(target & draft) / max(len(target), 1)
+@functools.cache
+def _spans(vocabulary: Vocabulary, text: str) -> frozenset[tuple[int, int]]:
+    """Where the tokens begin and end in a text, in bytes, if the longest possible ones are taken."""
+    return frozenset(span for span, _ in _pieces(text.encode(), _by_bytes(vocabulary)))
 
 
 def what_is_shared(share: float) -> str:
@@ -235,17 +165,16 @@ class SharedTokens:
     bos: what the target begins a text with, if anything. begin: what the draft begins it with instead.
     """
 
-    def __init__(self, target: FileVocabulary, draft: FileVocabulary) -> None:
+    def __init__(self, target: Vocabulary, draft: Vocabulary) -> None:
         import numpy as np
 
         check_comparable(target, draft)
         self._bytes = _token_bytes(target)
-        self._of_bytes = _by_bytes(_token_bytes(draft), draft.types)
+        self._of_bytes = _by_bytes(draft)
         self.bos = target.bos
         self.begin = () if draft.bos is None else (draft.bos,)
         same = {(name, kind): i for i, (name, kind) in enumerate(zip(draft.tokens, draft.types, strict=True))}
-        special = _special(draft)
-        of_draft = _roles(draft)
+        special, of_draft = _special(draft), _roles(draft)
         by_role = {token: of_draft[role] for role, token in _roles(target).items() if role in of_draft}
         self.ids = np.full(len(target.tokens), NOT_SHARED, np.int64)
         for i, (name, kind) in enumerate(zip(target.tokens, target.types, strict=True)):
@@ -259,15 +188,14 @@ class SharedTokens:
 
     def read(self, token: int) -> tuple[int, ...]:
         """One of the target's tokens as the draft reads it: at least one of its own."""
-        read = self._read.get(token)
-        if read is None:
+        if token not in self._read:
             same = int(self.ids[token])
-            pieces = [] if same >= 0 else _pieces(self._bytes[token], self._of_bytes)
-            read = self._read[token] = (same,) if same >= 0 else tuple(i for _, i in pieces) or (0,)
-        return read
+            pieces = [same] if same >= 0 else [i for _, i in _pieces(self._bytes[token], self._of_bytes)]
+            self._read[token] = tuple(pieces) or (0,)
+        return self._read[token]
 
 
-def _token_bytes(vocabulary: FileVocabulary) -> list[bytes]:
+def _token_bytes(vocabulary: Vocabulary) -> list[bytes]:
     """The bytes that each token stands for, of control tokens those of its name."""
     named = zip(vocabulary.tokens, vocabulary.types, strict=True)
     return [_bytes_of(name, kind, vocabulary.kind) for name, kind in named]
@@ -284,32 +212,22 @@ def _bytes_of(name: bytes, kind: int, tokenizer: str) -> bytes:
     return name.replace(_SPACE_SIGN, b" ") if kind == _NORMAL and tokenizer in _SIGN else name
 
 
-def _byte_of_letter() -> dict[int, int]:
-    """GPT-2's alphabet: a printable letter for each byte."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: byte for byte in printable} | {256 + i: byte for i, byte in enumerate(others)}
-
-
-_BYTE_OF_LETTER = _byte_of_letter()
-
-
-def _by_bytes(tokens: Sequence[bytes], types: Sequence[int]) -> dict[bytes, int]:
+def _by_bytes(vocabulary: Vocabulary) -> dict[bytes, int]:
     """Ids of the tokens that text is made of. The token of a character counts before the one of a single byte."""
     by_kind: dict[bool, dict[bytes, int]] = {True: {}, False: {}}
-    for i, (data, kind) in enumerate(zip(tokens, types, strict=True)):
+    for i, (data, kind) in enumerate(zip(_token_bytes(vocabulary), vocabulary.types, strict=True)):
         if data and kind in (_NORMAL, _USER_DEFINED, _BYTE):
             by_kind[kind == _BYTE].setdefault(data, i)
     return by_kind[True] | by_kind[False]
 
 
-def _special(vocabulary: FileVocabulary) -> dict[bytes, int]:
+def _special(vocabulary: Vocabulary) -> dict[bytes, int]:
     """Ids of the tokens that stand for no text of their own, or that users added, by name."""
     named = enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True))
     return {name: i for i, (name, kind) in named if kind in (_CONTROL, _USER_DEFINED)}
 
 
-def _roles(vocabulary: FileVocabulary) -> dict[str, int]:
+def _roles(vocabulary: Vocabulary) -> dict[str, int]:
     """Ids of the tokens that end a text and begin and end a turn, by role."""
     special = _special(vocabulary)
     end = next((special[name] for name in _TURN_ENDS if name in special), vocabulary.eos)

@@ -94,14 +94,6 @@ def recommended_drafts(target: Model) -> tuple[str, ...]:
     return tuple(name for name in drafts if name.lower() != target.name.lower())
 
 
-def check_remote(choice: Choice, remote: Sequence[RemoteModel]) -> None:
-    """Raise PairError if the draft is bigger than the target. `remote` has the models that are not on this machine."""
-    if choice.draft:
-        n_bytes = {model.name: model.bytes for model in remote}
-        target, draft = (_n_bytes(model, n_bytes) for model in (choice.target, choice.draft))
-        check_sizes(target, draft)
-
-
 def missing_error(missing: Sequence[HubName], has_pull: bool = True) -> MissingModelError:
     """The error that names the missing models and how to fetch them. has_pull: whether the command has --pull."""
     names = [model.name for model in missing]
@@ -110,13 +102,6 @@ def missing_error(missing: Sequence[HubName], has_pull: bool = True) -> MissingM
     what = f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} not on this machine{size}"
     or_pull = ", or add --pull" if has_pull else ""
     return MissingModelError(f"{what}; fetch with `specrun pull {shlex.join(names)}`{or_pull}")
-
-
-def _n_bytes(model: Model, remote: dict[str, int]) -> int:
-    """Bytes of a model: by its name in `remote`, else the sizes of its files on this machine."""
-    if model.name in remote or model.path is None:
-        return remote[model.name]
-    return sum(file_bytes(model.path.with_name(shard)) for shard in shards(model.path.name))
 
 
 @dataclass
@@ -160,7 +145,7 @@ def local_pair(
     if target and embedded.is_meant(target) and draft not in (None, NO_DRAFT, *embedded.DRAFTS):
         target = str(embedded.TARGET)  # with a draft of the user's own
     here = _target_path(target) if draft is None and drafting else None
-    if here and (pair := _fastest_pair(here, note) or _made_pair(here, target, note)):
+    if here and (pair := _kept_pair(here, target, note)):
         return pair
     if target is None or embedded.is_meant(target):
         return embedded.TARGET, None if draft == NO_DRAFT else embedded.DRAFTS[draft or "draft"]
@@ -169,7 +154,12 @@ def local_pair(
     if choice.draft and choice.draft.path is None:
         pairs.check_families(choice.target.entry, choice.draft.entry)
     if choice.missing and fetcher.may_fetch and (models := _on_hub(choice, fetcher)):
-        check_remote(choice, models)
+        if choice.draft:
+            sizes = {model.name: model.bytes for model in models}
+            for model in (choice.target, choice.draft):
+                if model.path:
+                    sizes[model.name] = sum(file_bytes(model.path.with_name(n)) for n in shards(model.path.name))
+            check_sizes(sizes[choice.target.name], sizes[choice.draft.name])
         if fetcher.fetch(models):
             choice = choose(target, named, may_fetch=True)
     if choice.missing:
@@ -210,27 +200,21 @@ def way_to_draft(name: str | None) -> str | None:
 
 
 def drafts_here(target: str | None) -> list[str]:
-    """Names of a target's drafts that are here: the draft and the head made from it, its MTP layers, the catalog's
-    drafts, and those that were trimmed for it.
+    """Names of a target's drafts that are here: the draft and the head made from it, its MTP layers, and the catalog's
+    drafts.
 
     A head is not used before it was found to be the fastest. So where there are heads only, `none` comes first.
     """
     path = _target_path(target)
-    draft, head = (_made_here(path, "draft"), _made_here(path, "head")) if path else ([], [])
+    found = [made.find(path, kind) for kind in ("draft", "head")] if path else [None, None]
+    draft, head = ([str(one.path)] if one and one.path.exists() else [] for one in found)
     heads = [*head, *([OWN_HEAD] if path and own_head(GgufFile.read(path)) else [])]
     if target is None or embedded.is_meant(target):
         others = [str(embedded.DRAFT)]
     else:
         others = [name for name in recommended_drafts(locate(target)) if locate(name).path]
-    others += map(str, made.trimmed_drafts(path)) if path else []
     alone = [NO_DRAFT] if heads and not draft and not others else []
     return [*alone, *draft, *heads, *others]
-
-
-def _made_here(target: Path, kind: made.Kind) -> list[str]:
-    """The name of what was made for the target, if it still is here."""
-    found = made.find(target, kind)
-    return [str(found.path)] if found and found.path.exists() else []
 
 
 def _target_path(target: str | None) -> Path | None:
@@ -238,26 +222,21 @@ def _target_path(target: str | None) -> Path | None:
     return locate(target).path if target else embedded.TARGET
 
 
-def _fastest_pair(target: Path, note: Callable[[str], None]) -> tuple[Path, Path | None] | None:
-    """The target's file and the draft that was measured as its fastest, if that is still here."""
-    if (draft := made.find_fastest(target)) is None:
-        return None
-    if draft.path is None:
-        note("no draft: `specrun tune` measured that this target is fastest without one (--draft names one anyway)")
-        return target, None
-    if not draft.path.exists():
-        note(f"the draft {draft.path}, which was the fastest, is gone; `specrun tune` compares those that are here")
-        return None
-    note(f"draft: {draft.name}, the fastest that `specrun tune` measured (--draft none does without)")
-    return target, draft.path
-
-
-def _made_pair(target: Path, name: str | None, note: Callable[[str], None]) -> tuple[Path, Path] | None:
-    """The target's file and the draft that `specrun models make-draft` made from it, if that is still here."""
-    if (draft := made.find(target)) is None:
-        return None
-    if not draft.path.exists():
+def _kept_pair(target: Path, name: str | None, note: Callable[[str], None]) -> tuple[Path, Path | None] | None:
+    """The target's file with the draft that was measured as its fastest, else with the one that `specrun models
+    make-draft` made from it, if these are still here.
+    """
+    if fastest := made.find_fastest(target):
+        if fastest.path is None:
+            note("no draft: `specrun tune` measured that this target is fastest without one (--draft names one anyway)")
+            return target, None
+        if fastest.path.exists():
+            note(f"draft: {fastest.name}, the fastest that `specrun tune` measured (--draft none does without)")
+            return target, fastest.path
+        note(f"the draft {fastest.path}, which was the fastest, is gone; `specrun tune` compares those that are here")
+    if draft := made.find(target):
+        if draft.path.exists():
+            note(f"draft: made from {name or 'the embedded target'}, {draft.how} (--draft none does without)")
+            return target, draft.path
         note(f"the made draft {draft.path} is gone; `specrun models make-draft` makes it again")
-        return None
-    note(f"draft: made from {name or 'the embedded target'}, {draft.how} (--draft none does without)")
-    return target, draft.path
+    return None

@@ -1,4 +1,4 @@
-"""`specrun models make-draft` and `specrun models trim`: drafts made from the target's file or from another draft."""
+"""`specrun models make-draft`: drafts made from the target's file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from specrun.making.measuring import Quality
     from specrun.views.fitting_table import FittingTable
 
-_DRAFT_HELP = "Alias, org/repo:QUANT or GGUF file of a draft model."
 _TARGET_HELP = "Alias, org/repo:QUANT or GGUF file. By default the embedded target."
 
 
@@ -165,27 +164,3 @@ def _cells(quality: Quality | None) -> list[str]:
     tree = quality.tree
     name = f"chain of {tree.depth}" if tree.n_leaves == 1 else f"{tree.n_nodes} nodes, {tree.depth} deep"
     return [*shares, name, f"{quality.speedup:.2f} x"]
-
-
-def trim(
-    draft: Annotated[str, typer.Argument(metavar="DRAFT", help=_DRAFT_HELP, autocompletion=complete_here)],
-    vocab: Annotated[int, typer.Option("--vocab", metavar="N", help="Tokens to keep.")],
-    file: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File of the trimmed draft.")],
-) -> None:
-    """Write a draft with fewer tokens in its vocabulary, whose passes are shorter. Give it as --draft.
-
-    The text stays the target's own: what the trimmed draft never proposes, the target writes by itself.
-    """
-    from specrun.catalog import resolve
-    from specrun.catalog.gguf_file import GgufFile
-    from specrun.making.make import check_output
-    from specrun.making.trimming import trim
-
-    path = resolve.local_path(draft)
-    check_output(file.absolute())
-    tokens = trim(path, vocab, file)
-    whole, trimmed = GgufFile.read(path), GgufFile.read(file)
-    output.note(
-        f"{file} has {len(tokens):,} of {whole.n_vocab:,} tokens, and an output matrix of "
-        f"{size_text(trimmed.output_bytes)} instead of {size_text(whole.output_bytes)}; give it as --draft"
-    )

@@ -1,4 +1,4 @@
-"""`specrun models`: lists, fetches, describes, checks and removes models."""
+"""`specrun models`: lists, fetches, describes and removes models."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specrun.cli.command import Command, Group
-from specrun.cli.make_draft import forget_draft, forget_head, make_draft, trim
+from specrun.cli.make_draft import forget_draft, forget_head, make_draft
 from specrun.display_text import one_line, size_text
-from specrun.errors import MissingModelError, SpecrunError, UsageError, disk_errors
+from specrun.errors import MissingModelError, UsageError
 from specrun.options.expand import complete_fetchable, complete_here, complete_targets
 from specrun.views import output
 
@@ -78,7 +78,7 @@ def list_models(
     output.print_table(models_table(rows))
     output.note(fits.explanation)
     if not all(row["verified"] or row["here"] for row in rows):
-        output.note("?: not verified; `specrun models check NAME` asks the hub")
+        output.note("?: not verified; `specrun pull NAME --dry-run` asks the hub")
 
 
 def pull(
@@ -113,7 +113,6 @@ def pull(
 
 command("pull", hidden=True)(pull)  # as `specrun pull`
 command("make-draft")(make_draft)
-command("trim")(trim)
 
 
 @command("path")
@@ -125,7 +124,7 @@ def path(name: Name) -> None:
 @command("rm")
 def remove(names: LocalNames, yes: Yes = False) -> None:
     """Delete models from the Hugging Face cache, which other programs share, and the drafts and heads made of them."""
-    from specrun.catalog import cache, made
+    from specrun.catalog import cache
     from specrun.cli import pulling
 
     cached = []
@@ -145,8 +144,6 @@ def remove(names: LocalNames, yes: Yes = False) -> None:
     for name, repo, path in cached:
         forget_draft(path)
         forget_head(path)
-        with disk_errors("deleted"):
-            made.forget_trimmed(path)
         freed = cache.remove(repo, cache.file_in_repository(repo, path))
         output.note(f"{name} deleted: {size_text(freed)} free again")
 
@@ -209,43 +206,11 @@ def list_pairs(
     output.print_table(table)
 
 
-@command("check")
-def check(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NAME...", help="Aliases. By default all.", show_default=False, autocompletion=complete_fetchable
-        ),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Compare the catalog with the hub: repository, files, size, licence, architecture, context. Needs the network."""
-    from specrun.catalog import entries
-    from specrun.catalog.hub import client
-
-    catalog = entries.catalog()
-    for name in names or []:
-        if name not in catalog:
-            raise UsageError(f"{name} is not an alias of the catalog; `specrun models list` shows them")
-    results = []
-    with output.progress() as show:
-        for i, alias in enumerate(aliases := list(names or catalog), start=1):
-            show(f"{alias}, {i} of {len(aliases)}")
-            results.append(client.check(catalog[alias]))
-    if json:
-        output.write_json([result.as_json() for result in results])
-    else:
-        output.print_facts((result.alias, one_line(result.text)) for result in results)
-    if wrong := [result.alias for result in results if result.differences]:
-        where = "models.toml (your own $SPECRUN_CONFIG_DIR/models.toml overrides the catalog)"
-        raise SpecrunError(f"{len(wrong)} of {len(results)} differ from the hub; correct them in {where}")
-
-
 def _has_drafts(cached: tuple[str, str, Path]) -> bool:
     from specrun.catalog import made
 
     target = cached[2]
-    return bool(made.find(target) or made.find(target, "head") or made.trimmed_drafts(target))
+    return bool(made.find(target) or made.find(target, "head"))
 
 
 def _on_hub(name: str) -> tuple[HubName, Path | None]:

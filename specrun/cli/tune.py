@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specrun.display_text import duration_text
-from specrun.errors import INTERRUPTED_EXIT_CODE, ProfileError, SpecrunError, UsageError, disk_errors
+from specrun.errors import INTERRUPTED_EXIT_CODE, ProfileError, UsageError, disk_errors
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
@@ -79,9 +79,7 @@ def tune(*, models: ModelOptions, what: TuneOptions, profiles: ProfileOptions, m
     elif profiles.show or profiles.forget or profiles.export:
         _use_saved(_run_options(_listed(models), machine), profiles, what)
     else:
-        temperatures = temperatures_in(what.temp)
-        trims = models.draft is None and not what.quick
-        return _tune(_run_options(_compared(models), machine), what, temperatures, trims)
+        return _tune(_run_options(_compared(models), machine), what, temperatures_in(what.temp))
     return 0
 
 
@@ -116,10 +114,7 @@ def _run_options(pairs: Sequence[ModelOptions], machine: MachineOptions) -> list
     return [(pair.draft, run_options(pair, *further, AskingFetcher(pair.pull), output.note)) for pair in pairs]
 
 
-def _tune(
-    drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, temperatures: tuple[float, ...], trims: bool
-) -> int:
-    """trims: whether the fastest draft is also measured with fewer tokens, where that may pay."""
+def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, temperatures: tuple[float, ...]) -> int:
     from specrun.bench import bench_prompts
     from specrun.cli.opening import note_unusable_gpu
     from specrun.decoding.calibration_texts import TuningText
@@ -144,11 +139,6 @@ def _tune(
                 "size, accepted tokens, and the best plans on other texts"
             )
             tuned = tune_drafts(drafts, effort, temperatures, own, what.raw, run)
-            if trims and (trimmed := _trimmed(tuned)):
-                output.note(
-                    f"{trimmed[0]} may be faster: measuring it too, for up to {duration_text(expected_seconds(effort))}"
-                )
-                tuned += tune_drafts([trimmed], effort, temperatures, own, what.raw, run, tuned[0])
     except KeyboardInterrupt:
         output.note("interrupted; what was measured is kept for an hour: the same command goes on from there")
         return INTERRUPTED_EXIT_CODE
@@ -176,42 +166,13 @@ def _pairs(drafts: Sequence[tuple[str | None, RunOptions]]) -> str:
     return f"{target} with {names[0]}" if names[0] else f"{target} without a draft"
 
 
-def _trimmed(tuned: Sequence[TunedDraft]) -> tuple[str, RunOptions] | None:
-    """The fastest draft with fewer tokens, in the data folder; None where that cannot pay or was measured already."""
-    from specrun.catalog import made
-    from specrun.catalog.gguf_file import GgufFile
-    from specrun.catalog.pairs import is_trimmed
-    from specrun.making.trimming import trim, worthwhile
-    from specrun.tuning.tune_pair import fastest_of
-
-    drafting = [one for one in tuned if one.options.draft not in (None, one.options.target)]  # not with MTP layers
-    whole = [one for one in drafting if one.options.draft and not is_trimmed(GgufFile.read(one.options.draft))]
-    if not whole:
-        return None
-    best = fastest_of(whole)
-    draft = best.options.draft
-    assert draft
-    try:
-        if (n := worthwhile(GgufFile.read(draft), best.written)) is None:
-            return None
-        path = made.trimmed_path(best.options.target, draft, n)
-        if any(one.options.draft == path for one in tuned):
-            return None
-        trim(draft, n, path, best.written)
-    except SpecrunError as error:
-        output.note(f"{best.name} was not measured with fewer tokens: {error}")
-        return None
-    return f"{best.name} trimmed to {n} tokens", replace(best.options, draft=path)
-
-
 def _keep_fastest(tuned: Sequence[TunedDraft], best: TunedDraft) -> None:
-    """Say how fast the target is with each draft, keep the fastest for later runs, and delete other trimmed drafts."""
+    """Say how fast the target is with each draft, and keep the fastest for later runs."""
     from specrun.catalog import made
 
     rates = ", ".join(f"{one.rate:.2f} with {one.name}" for one in tuned)
     with disk_errors("written", kind=ProfileError):
         made.keep_fastest(best.options.target, made.FastestDraft(best.name, best.options.draft))
-        made.forget_trimmed(best.options.target, best.options.draft)
     output.note(f"tokens/s that can be expected: {rates}; from now on {best.name} drafts unless --draft names another")
 
 

@@ -8,7 +8,7 @@ one token wait for memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from specrun.hardware.machine import Device
@@ -71,23 +71,6 @@ def expert_share(placement: Placement, used_share: float) -> float:
     return 1 - _seconds(placement, room, Rates(), 0.0) / _seconds(placement, room, Rates(), used_share)
 
 
-def out_of_vram(placement: Placement, rates: Rates, used_share: float = 1.0) -> Placement | None:
-    """The placement with no layer of the target in VRAM, if a token is faster so; None if it is not, or must not be.
-
-    Called where specrun cannot stream weights beside layers in VRAM. There the page cache reads what lies in RAM, and
-    without such layers they are streamed. The draft stays in VRAM. used_share: as in `fit`.
-    """
-    request = placement.request
-    if placement.regime != "streamed" or not placement.n_gpu_layers or request.settings.gpu_layers is not None:
-        return None
-    settings = replace(request.settings, gpu_layers=0)
-    alone = place(replace(request, settings=settings))
-    room = room_for_weights(alone)
-    cached = _seconds(placement, room_for_weights(placement), rates, used_share, has_ring=False)
-    is_faster = _can_stream(alone, room) and _seconds(alone, room, rates, used_share) < cached
-    return alone if is_faster else None
-
-
 def _can_stream(placement: Placement, room: int) -> bool:
     """Whether what every pass needs in RAM at once fits there.
 
@@ -100,8 +83,8 @@ def _can_stream(placement: Placement, room: int) -> bool:
     return plan_residency(layers, in_ram - sum(layers), room) is not None
 
 
-def _seconds(placement: Placement, room: int, rates: Rates, used_share: float, has_ring: bool = True) -> float:
-    """Seconds to read what one token uses. has_ring: whether specrun streams, instead of the page cache."""
+def _seconds(placement: Placement, room: int, rates: Rates, used_share: float) -> float:
+    """Seconds to read what one token uses."""
     target = placement.request.target
     on_gpus = 0.0
     for gpu, site in zip(placement.request.gpus, placement.gpus, strict=True):
@@ -110,11 +93,8 @@ def _seconds(placement: Placement, room: int, rates: Rates, used_share: float, h
     dense, experts = placement.ram.parts.get("target", 0), placement.ram.parts.get("experts", 0)
     from_disk = 0.0
     if placement.regime == "streamed":
-        if target.is_moe:
-            from_disk = used_share * max(experts - max(room - dense, 0), 0)
-        else:
-            # The page cache gives up each layer before it is used again.
-            from_disk = max(dense - room, 0) if has_ring else dense
+        read = used_share * max(experts - max(room - dense, 0), 0)
+        from_disk = read if target.is_moe else max(dense - room, 0)
     # A token looks up one row of the embedding, unless the output matrix is the same and lies in RAM.
     rows = target.embedding if placement.layer_gpus[-1] is not None or not target.is_tied else 0
     from_ram = max(dense - rows, 0) + used_share * experts - from_disk

@@ -29,8 +29,7 @@ class Batch:
 
     tokens, positions, first_seq, n_seq: int32[n].
     outputs: bool[n], true where a row of logits is wanted.
-    states: float32[n, width], the hidden state that a head reads with each token, or the embedding that a trimmed draft
-        reads in place of each; None where only tokens are read.
+    states: float32[n, width], the hidden state that a head reads with each token; None where only tokens are read.
     """
 
     tokens: Int32Array
@@ -99,13 +98,10 @@ class BatchBuffer:
         self._seq_pointers = np.zeros(n_batch, np.uintp)
         self._outputs = np.zeros(n_batch, np.int8)
         pointer = ctypes.POINTER
-        self._in_place = in_place
-        self._token = self._tokens.ctypes.data_as(pointer(llama_cpp.llama_token))
-        self._embd = self._states.ctypes.data_as(pointer(ctypes.c_float)) if state_width else None
         self.struct = llama_cpp.llama_batch(
             n_tokens=0,
-            token=self._token,
-            embd=self._embd,
+            token=None if in_place else self._tokens.ctypes.data_as(pointer(llama_cpp.llama_token)),
+            embd=self._states.ctypes.data_as(pointer(ctypes.c_float)) if state_width else None,
             pos=self.positions.ctypes.data_as(pointer(llama_cpp.llama_pos)),
             n_seq_id=self._n_seq.ctypes.data_as(pointer(ctypes.c_int32)),
             seq_id=self._seq_pointers.ctypes.data_as(pointer(pointer(llama_cpp.llama_seq_id))),
@@ -122,9 +118,6 @@ class BatchBuffer:
         self._outputs[:n] = batch.outputs
         if batch.states is not None:
             self._states[:n] = batch.states
-        if self._in_place:
-            is_token = batch.states is None
-            self.struct.token, self.struct.embd = (self._token, None) if is_token else (None, self._embd)
         self.struct.n_tokens = n
         return self.struct
 

@@ -22,7 +22,6 @@ from specrun.llama.loaded_model import LlamaModel
 from specrun.llama.parameters import ContextConfig, context_parameters
 from specrun.llama.streaming.cached_experts import CachedExperts
 from specrun.llama.streaming.streamed_weights import StreamedWeights
-from specrun.llama.trimmed_tokens import TrimmedTokens
 
 __all__ = ["ALL_SEQUENCES", "ContextConfig", "HeadSetup", "LlamaContext", "Logits"]
 
@@ -101,12 +100,10 @@ class LlamaContext(library.Closing):
         self.n_snapshots = int(llama_cpp.llama_n_rs_seq(self.handle))
         self.n_last_pass: int | None = 0
         self.n_passes = 0
-        self._trimmed = TrimmedTokens(model.path, model.trimmed) if model.trimmed else None
-        width = model.n_embd if self._trimmed else head.state_width if head else 0
-        self._buffer = BatchBuffer(config.n_call, config.n_seq_max, width, in_place=self._trimmed is not None)
+        self._buffer = BatchBuffer(config.n_call, config.n_seq_max, head.state_width if head else 0)
         self._seq_length = np.zeros(config.n_seq_max, np.int32)
         # Making a view takes as long as filling a batch, and llama.cpp's rows mostly lie where they lay.
-        self._rows: Logits = np.empty((0, model.n_rows), np.float32)
+        self._rows: Logits = np.empty((0, model.n_vocab), np.float32)
         self._rows_place = (0, 0)  # address, rows
         # Ctrl-C may come between what llama.cpp does and what is noted of it. Then its own count is asked.
         self._is_counted = True
@@ -137,8 +134,7 @@ class LlamaContext(library.Closing):
         if self.model.orders:
             self.model.orders.choose(len(batch))
         self._is_counted, self.n_last_pass = False, None
-        read = self._trimmed.read(batch) if self._trimmed else batch
-        self.compute(llama_cpp.llama_decode, self._buffer.fill(read), "a pass")
+        self.compute(llama_cpp.llama_decode, self._buffer.fill(batch), "a pass")
         self._seq_length, self._is_counted = seq_length, True
         if weights and weights.gate.failure:
             raise weights.gate.failure  # the cells of this pass are filled, but worthless: whoever goes on removes them
@@ -171,9 +167,9 @@ class LlamaContext(library.Closing):
         pointer = llama_cpp.llama_get_logits(self.handle)
         place = ctypes.addressof(pointer.contents), n_outputs
         if place != self._rows_place:
-            self._rows = np.ctypeslib.as_array(pointer, shape=(n_outputs, self.model.n_rows))
+            self._rows = np.ctypeslib.as_array(pointer, shape=(n_outputs, self.model.n_vocab))
             self._rows_place = place
-        return self._trimmed.whole(self._rows) if self._trimmed else self._rows
+        return self._rows
 
     def remove(self, seq: int, start: int, end: int = _TO_THE_END) -> None:
         """Remove positions start .. end - 1, or all from `start` on, from `seq` (or ALL_SEQUENCES). Raises LlamaError.

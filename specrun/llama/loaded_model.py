@@ -12,7 +12,7 @@ from typing import Any
 import llama_cpp
 
 from specrun import interrupts
-from specrun.catalog import heads, pairs
+from specrun.catalog import heads
 from specrun.catalog.entries import does
 from specrun.catalog.file_names import shards
 from specrun.catalog.gguf_check import check_characters
@@ -34,13 +34,11 @@ class LlamaModel(library.Closing):
 
     path: the GGUF file, or the first shard of a split one. settings: where the weights go and how they are loaded.
     progress: called while the weights are loaded, with the share that is done. is_head: whether a trained head is
-    expected, which writes nothing by itself. with_mtp: whether MTP layers are loaded, which draft. is_draft: whether
-    it may be a trimmed draft, which has no tokenizer.
+    expected, which writes nothing by itself. with_mtp: whether MTP layers are loaded, which draft.
 
     file: what its headers say.
     handle, vocab: C pointers to the model, for contexts, and to its vocabulary, for grammars.
-    trimmed: the tokens of a trimmed draft; None for any other model.
-    n_vocab: number of tokens, of a trimmed draft those of the whole one. n_rows: logits that llama.cpp gives a token.
+    n_vocab: number of tokens.
     n_ctx_train: tokens of the context that it was trained with; 0 if the file does not say. n_bytes: of the weights.
     n_embd, n_embd_out: floats of a hidden state, and of the state after the last layer.
     n_dimensions: of the position of a row that is no token: 4 with M-RoPE, else 1.
@@ -58,24 +56,19 @@ class LlamaModel(library.Closing):
         progress: Callable[[float], None] = lambda _: None,
         is_head: bool = False,
         with_mtp: bool = False,
-        is_draft: bool = False,
     ) -> None:
         # Headers only, for what llama.cpp would not survive, or report in its own words.
         self.file = file = GgufFile.read(path)
         check_characters(file.metadata, str(path))
         if not is_head:
             heads.check_no_head(file)
-        if not is_draft:
-            pairs.check_not_trimmed(file)
-        self.trimmed = pairs.trimmed_in(file)
         library.start()
         self.path = path
         errors = self._load(settings, progress, with_mtp)
         if not self.handle:
             raise library.load_failure(path, errors)
         self.vocab = llama_cpp.llama_model_get_vocab(self.handle)
-        self.n_rows: int = llama_cpp.llama_vocab_n_tokens(self.vocab)
-        self.n_vocab = len(self.trimmed.offsets) if self.trimmed else self.n_rows
+        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self.vocab)
         self.n_ctx_train = max(int(llama_cpp.llama_model_n_ctx_train(self.handle)), 0)
         self.n_embd = int(llama_cpp.llama_model_n_embd(self.handle))
         self.n_embd_out = int(llama_cpp.llama_model_n_embd_out(self.handle))

@@ -16,9 +16,11 @@ from specrun.loading.placing import LoadPlan, plan_load
 # Weight types whose CPU kernels give a token the same bits in passes of every size, as long as they are not re-ordered
 # (docs/exactness.md).
 _EXACT_TYPES = {"F32", "Q8_0"}
-# Texts that may share a context without flash attention. 16 texts of 60 to 600 tokens took 185 s without, 127 s with it
-# (docs/benchmarks/batch.md); the server has 4, of which most often one is being written.
-_MOST_WITHOUT_FLASH = 4
+# Flash attention goes over the cache once for each token of a small pass. On a CPU that costs more than plain attention
+# saves for heads of few numbers (docs/benchmarks/types.md#attention), unless many texts share a context: 16 texts of 60
+# to 600 tokens took 185 s without, 127 s with it (docs/benchmarks/batch.md).
+NARROW, _MOST_WITHOUT_FLASH = 32, 4  # numbers of a head, texts
+_WITHOUT_FLASH = LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
 
 
 def keeps_bits(target: GgufFile) -> bool:
@@ -40,10 +42,9 @@ def with_defaults(plan: LoadPlan) -> LoadPlan:
     """The plan, with llama.cpp's own settings where they do not lose bit-exactness.
 
     V is cached in f16, as K is: llama.cpp then reads a prompt several times as fast after a long context. Weights in
-    RAM are re-ordered for this CPU, which makes passes over a few tokens faster, and flash attention is off where a
-    trial on this CPU was faster without. Where RAM has room for the weights twice, large passes take them as they are
-    in the file if a trial was faster so. Streamed weights, and those of which a GPU holds some, stay as they are in the
-    file.
+    RAM are re-ordered for this CPU, which makes passes over a few tokens faster, and flash attention is off for narrow
+    heads. Where RAM has room for the weights twice, large passes take them as they are in the file if a trial was
+    faster so. Streamed weights, and those of which a GPU holds some, stay as they are in the file.
 
     Where RAM has room for them, two kinds of weights are read into memory and not mapped: the experts of a mixture, so
     that the system does not drop pages of experts that were not chosen for a while, and weights that large passes copy
@@ -67,11 +68,8 @@ def with_defaults(plan: LoadPlan) -> LoadPlan:
     else:
         repack = True if placement.can_repack else None
         defaults = LlamaSettings(type_v=None if decided.type_k else "f16", repack=repack)
-        if (
-            on_cpu
-            and placement.regime == "in RAM"
-            and (faster := attention_of(file, decided, options.parallel)).flash_attn
-        ):
+        faster = attention_of(file, decided, options.parallel)
+        if on_cpu and placement.regime == "in RAM" and faster.flash_attn:
             without = plan_load(replace(options, settings=decided.over(faster)), plan.here)
             # Its buffers are larger.
             if (without.placement.regime, without.placement.can_repack) == ("in RAM", placement.can_repack):
@@ -123,12 +121,10 @@ def _has_room(placement: Placement, times: int) -> bool:
 
 
 def attention_of(file: GgufFile, decided: LlamaSettings, n_texts: int) -> LlamaSettings:
-    """Settings that turn flash attention off where that is faster on this CPU and the user left it open.
+    """Settings that turn flash attention off where that is faster on a CPU and the user left it open.
 
     n_texts: that may share the context. Without flash attention each token pays for the cells of all of them.
     """
     is_open = decided.flash_attn is None and decided.type_k is None and decided.type_v is None
-    is_open &= n_texts <= _MOST_WITHOUT_FLASH
-    if is_open and kernel_trials.is_faster_without_flash(file, decided.threads):
-        return kernel_trials.WITHOUT_FLASH
-    return LlamaSettings()
+    is_narrow = file.heads is not None and file.heads[-1] <= NARROW
+    return _WITHOUT_FLASH if is_open and is_narrow and n_texts <= _MOST_WITHOUT_FLASH else LlamaSettings()

@@ -9,22 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from specrun.catalog.heads import Head, article, block_of, check_head, drafting_head, selector_candidates
-from specrun.catalog.pairs import (
-    LEAST_SHARE,
-    SharedTokens,
-    first_difference,
-    is_trimmed,
-    read_vocabulary,
-    share_of,
-    token_spans,
-    what_is_shared,
-)
+from specrun.catalog.pairs import LEAST_SHARE, SharedTokens, first_difference, read_vocabulary, share_of, what_is_shared
 from specrun.decoding import calibration_texts
 from specrun.errors import LlamaError, PairError
 from specrun.llama import AnyDraft, AnyHead, DraftContext, LlamaModel, RecurrentDraft, TargetContext
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
 from specrun.llama.draft_tokens import OtherTokens, SameTokens
-from specrun.llama.facts.relied_on import ARCHITECTURES, EMBEDDINGS, HIDDEN_STATES, Fact, why_not
+from specrun.llama.facts.relied_on import ARCHITECTURES, HIDDEN_STATES, why_not
 from specrun.llama.heads import bindings
 from specrun.llama.heads.assistant import AssistantContext, AssistantDraft
 from specrun.llama.heads.dflash import Block, BlockContext, BlockDraft, SelectorPart, markov_part
@@ -41,7 +32,7 @@ def checked_head(options: RunOptions, here: Here) -> Head | None:
     """The head that will draft, by the headers of the files; None for a draft model, or where nothing drafts.
 
     Raises ModelFileError, PairError for a head of another target or another kind than the method asks for, and
-    LlamaError if this build of llama.cpp cannot run heads, or the trimmed draft that the file holds.
+    LlamaError if this build of llama.cpp cannot run heads.
     """
     target, file = here.target, here.draft
     if not options.drafts or file is None:
@@ -53,21 +44,15 @@ def checked_head(options: RunOptions, here: Here) -> Head | None:
         raise PairError(f"--method {wanted} needs {what} as --draft, and {file.path.name} is none")
     if head:
         check_heads(options.settings)
-    elif is_trimmed(file):
-        _check((EMBEDDINGS,), options.settings)
-    if head and not head.is_own:
-        check_head(target, file, head)
+        if not head.is_own:
+            check_head(target, file, head)
     return head
 
 
 def check_heads(settings: LlamaSettings) -> None:
     """Raise LlamaError if this build of llama.cpp cannot run heads, or gives no hidden states of a target."""
     bindings.functions()  # this build may lack some
-    _check((HIDDEN_STATES, ARCHITECTURES), settings)
-
-
-def _check(facts: Sequence[Fact], settings: LlamaSettings) -> None:
-    for fact in facts:
+    for fact in (HIDDEN_STATES, ARCHITECTURES):
         if why := why_not(fact, settings):
             raise LlamaError(fact.notice(why))
 
@@ -84,8 +69,8 @@ def other_tokens(target: LlamaModel, draft: LlamaModel, plans: Sequence[Plan]) -
     if compares := next((plan.method.name for plan in plans if plan.method.rule), None):
         why = f"--method {compares} compares what target and draft predict, which takes the same tokenizer"
         raise PairError(f"{why}, but {difference}; choose a draft of the same family or another --method")
-    shared, text = SharedTokens(ours, theirs), calibration_texts.together("calibrate", "validate")
-    share = share_of(token_spans(ours, text), token_spans(theirs, text))
+    shared = SharedTokens(ours, theirs)
+    share = share_of(ours, theirs, calibration_texts.together("calibrate", "validate"))
     if share < LEAST_SHARE:
         raise PairError(f"this draft would not pay: it has {what_is_shared(share)}; choose a draft of the same family")
     return shared, [f"the draft has {what_is_shared(share)}"]

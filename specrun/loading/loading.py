@@ -9,13 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from specrun import clock
-from specrun.catalog.entries import catalog
 from specrun.catalog.heads import Head
 from specrun.catalog.layer_states import is_untried
 from specrun.catalog.pairs import check_sizes
 from specrun.display_text import size_text
 from specrun.errors import OutOfMemoryError, UsageError
-from specrun.hardware.fit import out_of_vram
 from specrun.hardware.placement import MAX_STEPS_DOWN, Placement
 from specrun.llama import AnyDraft, DraftContext, LlamaModel, TargetContext, library
 from specrun.llama.context import ContextConfig
@@ -31,7 +29,6 @@ from specrun.loading.run_options import RunOptions, context_length
 from specrun.loading.warm_up import warm_up
 from specrun.locations import file_bytes
 from specrun.long_run import left_text
-from specrun.profiles.profile_files import known_rates
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.method import OFF, Plan
 
@@ -39,14 +36,6 @@ _SECONDS_OF_A_RATE = 0.2  # less says nothing about the whole
 # Committed tokens that wait where rejected passes are decoded again, without measured times. Chosen by hand: in RAM a
 # further token costs about a third of a plain pass, elsewhere next to nothing.
 _FEW_WAITING, _MANY_WAITING = 4, 16
-
-
-class _BetterOutOfVramError(Exception):
-    """The target is to be loaded again, with no layer in VRAM, because that is faster."""
-
-    def __init__(self, placement: Placement) -> None:
-        super().__init__()
-        self.placement = placement
 
 
 @dataclass(frozen=True)
@@ -90,9 +79,6 @@ def load_pair(plan: LoadPlan, show: Callable[[str], None]) -> LoadedPair:
             if smaller is None:
                 raise
             plan, n_steps = replace(plan, placement=smaller), n_steps + 1
-        except _BetterOutOfVramError as better:
-            resources.close()
-            plan, n_steps = replace(plan, placement=better.placement), 0
         except BaseException:
             resources.close()
             raise
@@ -110,14 +96,11 @@ def _load(plan: LoadPlan, resources: ExitStack, show: Callable[[str], None]) -> 
     head = checked_head(options, here)
     settings, draft_settings = _settings(plan, head)
     streaming = plan_streaming(plan, settings, with_mtp=head is not None and head.is_own)
-    settings = streaming.loadable(settings)
-    if not (head and head.is_own):
-        draft_settings = streaming.loadable_draft(draft_settings)
+    settings, draft_settings = streaming.loadable(settings, draft_settings)
     model, draft_model = _models(options, settings, draft_settings, head, resources, show)
     shared, others = other_tokens(model, draft_model, options.plans) if draft_model and not head else (None, [])
-    plans, notices = _on_one_path(options.plans, model, states)
-    plans, further = _possible(plans, draft_model)
-    notices += [*further, *others, *_differences(options, plans, model, bool(here.gpus))]
+    plans, notices = _possible(options.plans, model, draft_model, states)
+    notices += [*others, *_differences(options, plans, model, bool(here.gpus))]
     if not any(plan.method.needs_draft for plan in plans):
         draft_model = None
     if not options.exact and (lost := lost_bits(here.target)):
@@ -137,11 +120,7 @@ def _load(plan: LoadPlan, resources: ExitStack, show: Callable[[str], None]) -> 
     if streaming.reader:
         show(f"reading the weights of {model.name} that stay in memory from {options.target.parent}")
     context, notice = target_context(model, configured(options, model, settings, states), streaming, resources)
-    if notice:
-        better = out_of_vram(placement, known_rates(catalog()), here.target.used_share) if streaming.reader else None
-        if better:
-            raise _BetterOutOfVramError(better)
-        notices.append(notice)
+    notices += [notice] if notice else []
     targets = target_slots(context)
     in_ram = not (streaming.reader or settings.gpu_layers)
     targets[0].set_max_pending(_FEW_WAITING if in_ram else _MANY_WAITING)
@@ -198,9 +177,7 @@ def _models(
         return model, None
     assert options.draft
     is_head = head is not None
-    draft_model = LlamaModel(
-        options.draft, draft_settings, _progress(options.draft, show), is_head, with_mtp=is_head, is_draft=True
-    )
+    draft_model = LlamaModel(options.draft, draft_settings, _progress(options.draft, show), is_head, with_mtp=is_head)
     resources.enter_context(draft_model)
     if not is_head:
         check_sizes(model.n_bytes, draft_model.n_bytes)
@@ -266,30 +243,27 @@ def _at_a_time(plan: LoadPlan, settings: LlamaSettings) -> tuple[RunOptions, lis
     return options, []
 
 
-def _on_one_path(
-    plans: tuple[Plan, ...], model: LlamaModel, states: KeptStates | None
+def _possible(
+    plans: tuple[Plan, ...], model: LlamaModel, draft: LlamaModel | None, states: KeptStates | None
 ) -> tuple[tuple[Plan, ...], list[str]]:
-    """The plans as a target that keeps these states can follow them, and a notice if the user asked for others."""
-    if not model.is_recurrent or not any(plan.drafts for plan in plans):
-        return plans, []
-    if states == KeptStates():
-        kind = model.metadata("general.architecture")
-        reason = f"speculation is off: rolling back rejected tokens in models of the kind {kind} is untried"
-        return (OFF.plan(),), [reason]
-    trees = [plan for plan in plans if plan.drafts and not plan.is_chain]
-    is_asked_for = len(plans) == 1 and trees and trees[0].method.needs_draft
-    reason = f"{model.name} has recurrent layers, so a pass checks one path: the best path of each tree"
-    return tuple(plan.on_one_path() for plan in plans), [reason] if is_asked_for else []
-
-
-def _possible(plans: tuple[Plan, ...], draft: LlamaModel | None) -> tuple[tuple[Plan, ...], list[str]]:
-    """The plans that can run, with draft sources in place of a missing draft model, and notices for the user."""
+    """The plans as a target that keeps these states can follow them, with draft sources in place of a missing draft
+    model, and notices if the user asked for others.
+    """
+    notices = []
+    if model.is_recurrent and any(plan.drafts for plan in plans):
+        if states == KeptStates():
+            kind = model.metadata("general.architecture")
+            reason = f"speculation is off: rolling back rejected tokens in models of the kind {kind} is untried"
+            return (OFF.plan(),), [reason]
+        if len(plans) == 1 and not plans[0].is_chain and plans[0].method.needs_draft:
+            notices.append(f"{model.name} has recurrent layers, so a pass checks one path: the best path of each tree")
+        plans = tuple(plan.on_one_path() for plan in plans)
     if draft or not any(plan.method.needs_draft for plan in plans):
-        return plans, []
+        return plans, notices
     if len(plans) == 1:
-        return (OFF.plan(),), ["speculation is off, because there is no draft model; give one with --draft"]
+        return (OFF.plan(),), [*notices, "speculation is off, because there is no draft model; give one with --draft"]
     drafting = [plan for plan in plans if plan.drafts and not plan.method.needs_draft]
-    return (*(drafting or [DRAFTLESS.plan(max(plan.budget for plan in plans))]), OFF.plan()), []
+    return (*(drafting or [DRAFTLESS.plan(max(plan.budget for plan in plans))]), OFF.plan()), notices
 
 
 def _cache_types(model: LlamaModel, settings: LlamaSettings) -> LlamaSettings:

@@ -31,7 +31,7 @@ from specrun.loading.loading import load_pair
 from specrun.loading.many import Listed, in_order, write_many
 from specrun.loading.placing import LoadPlan, plan_load
 from specrun.loading.run_options import RunOptions
-from specrun.loading.run_plans import FollowedPlans, FreeThreads, RunPlans, may_follow
+from specrun.loading.run_plans import FollowedPlans, RunPlans, may_follow
 from specrun.long_run import no_display
 from specrun.options.expand import with_options_of
 from specrun.options.sampling_options import ChatSamplingOptions, SamplingOptions
@@ -149,7 +149,7 @@ class Model:
         target = self._pair.target.context
         if may_follow(self._plan.options, target.config.settings, self.placement, bool(self.plans.kept)):
             contexts = [target, *(draft.context for draft in self._pair.drafts[:1])]
-            self._plans.follow_load(FreeThreads(contexts, watch), again)
+            self._plans.follow_load(contexts, watch, again)
 
     @property
     def n_threads(self) -> int | None:

@@ -18,7 +18,6 @@ from specrun.llama.context import ContextConfig
 from specrun.llama_settings import FLOAT_CACHE_TYPES, LlamaSettings
 from specrun.loading import kept_states
 from specrun.loading.kept_states import KeptStates
-from specrun.loading.kernel_trials import Heads
 from specrun.loading.run_options import NEAR_BUDGET, Here, RunOptions
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import Plan
@@ -158,12 +157,12 @@ def attention_on_gpus(file: GgufFile, settings: LlamaSettings) -> LlamaSettings:
     V is of a type that needs it, for K of a type that llama.cpp refuses for such heads, and for attention of another
     kind, of which nothing is known.
     """
-    heads, type_k, type_v = Heads.of(file), settings.type_k or "f16", settings.type_v or "f16"
+    heads, type_k, type_v = file.heads, settings.type_k or "f16", settings.type_v or "f16"
     if settings.flash_attn or heads is None or type_v not in FLOAT_CACHE_TYPES:
         return settings
-    if type_k not in FLOAT_CACHE_TYPES and heads.size % _BLOCK:
+    if type_k not in FLOAT_CACHE_TYPES and heads[-1] % _BLOCK:
         return settings
-    if flash_kernel.gpus_have_it(heads.n_heads, heads.n_kv_heads, heads.size, type_k, type_v, settings.rpc):
+    if flash_kernel.gpus_have_it(*heads, type_k, type_v, settings.rpc):
         return settings
     return replace(settings, flash_attn="off")
 

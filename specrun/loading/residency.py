@@ -32,20 +32,16 @@ class Streaming:
     reader: Callable[[], Reader] | None = None
     notice: str | None = None  # a sentence for the user if it is impossible
 
-    def loadable(self, settings: LlamaSettings) -> LlamaSettings:
-        """The settings with which llama.cpp lets the weights be streamed, where layers lie in VRAM.
+    def loadable(self, target: LlamaSettings, draft: LlamaSettings) -> tuple[LlamaSettings, LlamaSettings]:
+        """The settings of target and draft with which the target's weights can be streamed.
 
-        It then has to map the file, and must not copy weights to the GPU when nobody knows of it.
+        Beside layers in VRAM its file is mapped, and no weights are copied to the GPU when nobody knows of it. A draft
+        with a file of its own is not mapped, if the user does not insist on it: memory is nearly full, and the system
+        would give up its pages between two of its passes.
         """
-        beside = self.reader and settings.gpu_layers
-        return replace(settings, op_offload=False, load_mode="mmap") if beside else settings
-
-    def loadable_draft(self, settings: LlamaSettings) -> LlamaSettings:
-        """The settings of a draft with a file of its own, which then is not mapped, if the user does not insist on it.
-
-        Memory is nearly full, and the system would give up a mapped draft between two of its passes.
-        """
-        return settings.over(LlamaSettings(load_mode="none")) if self.reader else settings
+        if self.reader and target.gpu_layers:
+            target = replace(target, op_offload=False, load_mode="mmap")
+        return target, draft.over(LlamaSettings(load_mode="none")) if self.reader else draft
 
 
 def plan_streaming(plan: LoadPlan, settings: LlamaSettings, with_mtp: bool = False) -> Streaming:

@@ -89,34 +89,44 @@ class RunPlans:
 class FollowedPlans:
     """The plans for as many threads as passes have. What was learned with another number is kept apart.
 
-    now: those for the present number.
+    now: those for the present number. n_threads: CPU threads of a pass while other programs hold cores; None while
+    there are as many as ever.
     """
 
     def __init__(self, plans: RunPlans) -> None:
         self.now = plans
-        self._by_threads: dict[int | None, RunPlans] = {None: plans}  # None for as many threads as ever
-        self._threads: FreeThreads | None = None
-        self._looks_again = False
+        self.n_threads: int | None = None
+        self._by_threads: dict[int | None, RunPlans] = {None: plans}
+        self._contexts: Sequence[LlamaContext] = ()
+        self._watch: LoadWatch | None = None
 
-    def follow_load(self, threads: FreeThreads, again: bool) -> None:
-        """Follow the load of other programs from now on. again: whether to look at it between texts, too."""
-        self._threads, self._looks_again = threads, True
+    def follow_load(self, contexts: Sequence[LlamaContext], watch: LoadWatch, again: bool) -> None:
+        """Give passes as many threads as other programs leave cores for.
+
+        contexts: of the target and the draft. watch: runs since before they were loaded. again: whether to look at the
+        load between texts, too.
+        """
+        self._contexts, self._watch = contexts, watch
         self.look()
-        self._looks_again = again
+        if not again:
+            self._watch = None
 
     def look(self) -> None:
-        """Count the free cores anew, between two passes."""
-        if not (self._looks_again and self._threads and self._threads.look()):
+        """Count the free cores anew, between two passes, from what other programs did since the last time."""
+        if self._watch is None or self._watch.seconds < _SECONDS_OF_A_LOOK:
             return
-        n = self.n_threads
-        if n and n not in self._by_threads:
-            self._by_threads[n] = self._by_threads[None].with_threads(n)
+        wanted = usable_cores()
+        free = self._watch.so_far().threads_beside(wanted)
+        self._watch = LoadWatch()
+        n = free if free < wanted else None
+        if n == self.n_threads:
+            return
+        self.n_threads = n
+        for context in self._contexts:
+            context.set_threads(free)
+        if n not in self._by_threads:
+            self._by_threads[n] = self._by_threads[None].with_threads(free)
         self.now = self._by_threads[n]
-
-    @property
-    def n_threads(self) -> int | None:
-        """CPU threads of a pass while other programs hold cores; None while there are as many as ever."""
-        return self._threads.n if self._threads and self._threads.n != self._threads.wanted else None
 
     @property
     def notice(self) -> str | None:
@@ -136,32 +146,6 @@ class FollowedPlans:
         for plans in self._by_threads.values():
             if plans.learner:
                 plans.learner.keep(plans.kept)
-
-
-class FreeThreads:
-    """The number of threads of a loaded pair, which `look` counts anew from what other programs did since then.
-
-    contexts: of the target and the draft. watch: runs since before they were loaded.
-    wanted: threads where nothing else computes. n: threads now.
-    """
-
-    def __init__(self, contexts: Sequence[LlamaContext], watch: LoadWatch) -> None:
-        self.n = self.wanted = usable_cores()
-        self._contexts = contexts
-        self._watch = watch
-
-    def look(self) -> bool:
-        """Give passes as many threads as have cores of their own, between two passes. Returns whether that changed."""
-        if self._watch.seconds < _SECONDS_OF_A_LOOK:
-            return False
-        n = self._watch.so_far().threads_beside(self.wanted)
-        self._watch = LoadWatch()
-        if n == self.n:
-            return False
-        self.n = n
-        for context in self._contexts:
-            context.set_threads(n)
-        return True
 
 
 def may_follow(options: RunOptions, target: LlamaSettings, placement: Placement | None, is_auto: bool) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from specrun.catalog import made
 from specrun.catalog.gguf_file import GgufFile
@@ -25,7 +25,7 @@ from specrun.catalog.pairs import check_tokenizer
 from specrun.display_text import size_text
 from specrun.errors import LlamaError, ModelFileError, PairError, SpecrunError, UsageError
 from specrun.hardware.cpu import usable_cores
-from specrun.locations import file_bytes
+from specrun.locations import file_bytes, remove_leftovers
 from specrun.long_run import Run
 from specrun.making.measuring import Quality, Reference, measure, read_target
 from specrun.processes import child_process
@@ -117,7 +117,7 @@ def parse_shares(text: str) -> tuple[float, ...]:
 
 
 _CLEARLY_SMALLER = 0.8  # largest share of the target's bytes; a larger draft cannot be much faster than the target
-_UNFINISHED = ".unfinished-draft."  # file name prefix, followed by the id of the writing process
+_UNFINISHED = "unfinished-draft"  # in the name of a file that is being written
 _HEADER_BYTES = 64 * 2**20  # upper bound; most of a header is the vocabulary
 _ELSEWHERE = "choose another folder with --output FILE or SPECRUN_DATA_DIR"  # advice for a folder that fails
 
@@ -191,7 +191,7 @@ def make_draft(
         previous = made.find(target)
         check_output(output.absolute(), previous.path if previous else None)
     try:
-        with _workplace(folder) as (written, best_written):
+        with _workplace(folder) as places:
             outcomes = _sized(file, types, shares, run)
             n = sum(not outcome.reason for outcome in outcomes)
             _check_disk(folder, sum(sorted(o.n_bytes + _HEADER_BYTES for o in outcomes if not o.reason)[-2:]))
@@ -199,13 +199,13 @@ def make_draft(
             run.note(f"{what}; first it writes texts, for about a minute")
             reference = read_target(target, run)
             run, n_parts = run.work(what), n + (usual is not None)
-            outcomes, best = _tried(file, outcomes, reference, written, best_written, n_parts, run)
+            outcomes, best = _tried(file, outcomes, reference, places, n_parts, run)
             rival: Quality | None = None
             if usual:
                 with suppress(PairError, LlamaError, ModelFileError):  # it cannot draft for the target
                     rival = measure(usual, reference, run.done(n / n_parts).labelled(usual.name))
             path = output.absolute() if output else folder / best.candidate.file_name
-            best_written.replace(path)
+            places[1].replace(path)
             made.register(target, made.MadeDraft(path, best.candidate.name))
             made.forget_fastest(target)  # it was not compared with this draft
     except OSError as error:
@@ -220,11 +220,8 @@ def _workplace(folder: Path) -> Iterator[tuple[Path, Path]]:
     """
     was_created = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    for unfinished in folder.glob(f"{_UNFINISHED}*"):
-        process = unfinished.name.removeprefix(_UNFINISHED).partition(".")[0]
-        if process.isdigit() and not psutil.pid_exists(int(process)):  # it was killed
-            unfinished.unlink(missing_ok=True)
-    candidate, best = (folder / f"{_UNFINISHED}{os.getpid()}.{i}" for i in range(2))
+    remove_leftovers(folder, _UNFINISHED)
+    candidate, best = (folder / f".{_UNFINISHED}.{os.getpid()}-{secrets.token_hex(4)}" for _ in range(2))
     candidate.touch()
     try:
         yield candidate, best
@@ -245,8 +242,22 @@ def check_output(output: Path, previous: Path | None = None) -> None:
 
 
 def _sized(file: GgufFile, types: Sequence[str] | None, shares: Sequence[float] | None, run: Run) -> list[Outcome]:
-    """All candidates with their sizes, and those that will not be tried with the reason why."""
-    sized = cache(lambda candidate: _size(file, candidate, run))
+    """All candidates with their sizes, and those that will not be tried with the reason why: the quantizer refuses
+    them, or they are too large.
+    """
+
+    @cache
+    def sized(candidate: Candidate) -> Outcome:
+        wait = partial(run.show, f"looking at {candidate.name}")
+        wait()
+        try:
+            n_bytes = candidate.write(file.path, None, wait)
+        except LlamaError as error:
+            return Outcome(candidate, 0, reason=f"llama.cpp refused: {error}")
+        share = n_bytes / file.n_bytes
+        too_large = f"{share:.0%} of the target's size" if share > _CLEARLY_SMALLER else ""
+        return Outcome(candidate, n_bytes, reason=too_large)
+
     if types is None:
         # The types in which the whole target would be clearly smaller; if there are none, the target's own.
         layers = tuple(range(file.n_layers))
@@ -259,28 +270,10 @@ def _sized(file: GgufFile, types: Sequence[str] | None, shares: Sequence[float] 
     return planned
 
 
-def _size(file: GgufFile, candidate: Candidate, run: Run) -> Outcome:
-    """The outcome of a candidate before it is tried, with a reason if the quantizer refuses it or it is too large."""
-    wait = partial(run.show, f"looking at {candidate.name}")
-    wait()
-    try:
-        n_bytes = candidate.write(file.path, None, wait)
-    except LlamaError as error:
-        return Outcome(candidate, 0, reason=f"llama.cpp refused: {error}")
-    share = n_bytes / file.n_bytes
-    return Outcome(candidate, n_bytes, reason=f"{share:.0%} of the target's size" if share > _CLEARLY_SMALLER else "")
-
-
 def _tried(
-    file: GgufFile,
-    planned: Sequence[Outcome],
-    reference: Reference,
-    written: Path,
-    best_written: Path,
-    n_parts: int,
-    run: Run,
+    file: GgufFile, planned: Sequence[Outcome], reference: Reference, places: tuple[Path, Path], n_parts: int, run: Run
 ) -> tuple[list[Outcome], Outcome]:
-    """Write and measure all candidates that are not skipped. The best is left at `best_written`.
+    """Write and measure all candidates that are not skipped, at the first of `places`. The best is left at the second.
 
     n_parts: of the whole work, of which each of them is one.
     """
@@ -290,11 +283,11 @@ def _tried(
     for i, outcome in enumerate(planned, 1):
         if not outcome.reason:
             label = f"{i} of {len(planned)}, {outcome.candidate.name}"
-            outcome = _try(file, outcome, reference, written, run.done(n_done / n_parts).labelled(label))
+            outcome = _try(file, outcome, reference, places[0], run.done(n_done / n_parts).labelled(label))
             n_done += 1
             if outcome.quality and outcome.quality.speedup > fastest_so_far:
                 best, fastest_so_far = outcome, outcome.quality.speedup
-                written.replace(best_written)
+                places[0].replace(places[1])
         outcomes.append(outcome)
     if best is None:
         last = next(o for o in reversed(outcomes) if o.reason)
@@ -304,14 +297,12 @@ def _tried(
 
 def _try(file: GgufFile, outcome: Outcome, reference: Reference, path: Path, run: Run) -> Outcome:
     """Write and measure one candidate. The outcome has its quality, or the reason why it could not be measured."""
-
-    def wait() -> None:
-        run.show(f"writing, {min(0.99, file_bytes(path) / outcome.n_bytes):.0%}")
-
     path.unlink(missing_ok=True)
     _check_disk(path.parent, outcome.n_bytes + _HEADER_BYTES)
     try:
-        outcome.candidate.write(file.path, path, wait)
+        outcome.candidate.write(
+            file.path, path, lambda: run.show(f"writing, {min(0.99, file_bytes(path) / outcome.n_bytes):.0%}")
+        )
         quality = measure(path, reference, run)
     except (LlamaError, ModelFileError) as error:
         _check_disk(path.parent, outcome.n_bytes - file_bytes(path))  # a full disk fails like a bad model

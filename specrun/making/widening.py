@@ -48,32 +48,6 @@ def read_blocks(tensor: gguf.ReaderTensor, kind: Type) -> Blocks:
     return encode_blocks(gguf.quants.dequantize(data, tensor.tensor_type), kind)
 
 
-def zero_blocks(rows: int, columns: int, kind: Type) -> Blocks:
-    """A matrix of zeros; every type that we write encodes them as zero bytes."""
-    return np.zeros((rows, columns // UNIT, unit_bytes(kind)), np.uint8)
-
-
-class Noise:
-    """Random weights by the gigabyte: pieces of one encoded pool, each from a random place."""
-
-    def __init__(self, kind: Type, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-        self._kind = kind
-        values = self._rng.standard_normal((_NOISE_UNITS, UNIT), np.float32) * np.float32(_NOISE_SCALE)
-        self._pool = encode_blocks(values, kind).reshape(_NOISE_UNITS, -1)
-
-    def matrix(self, rows: int, columns: int) -> Blocks:
-        """A matrix of noise."""
-        flat = np.empty((rows * (columns // UNIT), unit_bytes(self._kind)), np.uint8)
-        done = 0
-        while done < len(flat):
-            start = int(self._rng.integers(_NOISE_UNITS))
-            piece = self._pool[start : start + len(flat) - done]
-            flat[done : done + len(piece)] = piece
-            done += len(piece)
-        return flat.reshape(rows, columns // UNIT, -1)
-
-
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 NORMS = ("attn_norm", "ffn_norm")
 EPSILON, TOKENS = "llama.attention.layer_norm_rms_epsilon", "tokenizer.ggml.tokens"
@@ -116,16 +90,10 @@ def read_source(path: Path) -> Source:
     def size(key: str, default: int = 0) -> int:
         return int(fields[f"llama.{key}"].contents()) if f"llama.{key}" in fields else default
 
-    heads = size("attention.head_count")
-    shape = Shape(
-        embd=size("embedding_length"),
-        layers=size("block_count"),
-        ff=size("feed_forward_length"),
-        heads=heads,
-        kv_heads=size("attention.head_count_kv", heads),
-        head_dim=size("attention.key_length", size("embedding_length") // heads),
-        vocab=len(fields[TOKENS].data),
-    )
+    embd, heads = size("embedding_length"), size("attention.head_count")
+    kv_heads, head_dim = size("attention.head_count_kv", heads), size("attention.key_length", embd // heads)
+    n_layers, ff, vocab = size("block_count"), size("feed_forward_length"), len(fields[TOKENS].data)
+    shape = Shape(embd, n_layers, ff, heads, kv_heads, head_dim, vocab)
     return Source(path, shape, {tensor.name: tensor for tensor in reader.tensors}, fields)
 
 
@@ -162,7 +130,9 @@ class WiderModel:
         self.source = source = read_source(path)
         self.target = target = replace(source.shape, **sizes)
         self.kind = getattr(Type, kind.upper())
-        self._noise = Noise(self.kind, seed)
+        self._rng = np.random.default_rng(seed)
+        values = self._rng.standard_normal((_NOISE_UNITS, UNIT), np.float32) * np.float32(_NOISE_SCALE)
+        self._pool = encode_blocks(values, self.kind).reshape(_NOISE_UNITS, -1)
         self._is_marked = target.vocab > source.shape.vocab
         share = self._residual_width() / target.embd
         self.scale = math.sqrt(share)  # of the norms' weights
@@ -176,7 +146,11 @@ class WiderModel:
         partial = destination.with_name(f"{destination.name}.{os.getpid()}.partial")  # no other process uses this name
         writer = gguf.GGUFWriter(partial, "llama")
         try:
-            self._add_metadata(writer)
+            for key, (value, kind, item) in self._metadata().items():
+                if key == "general.alignment":
+                    writer.add_custom_alignment(value)
+                else:
+                    writer.add_key_value(key, value, kind, item)
             for tensor in self._tensors:
                 writer.add_tensor_info(tensor.name, tensor.shape, None, tensor.n_bytes, raw_dtype=tensor.kind)
             writer.write_header_to_file()
@@ -236,8 +210,22 @@ class WiderModel:
 
     def _unused(self, rows: int, columns: int, name: str) -> Blocks:
         """A matrix whose weights have no effect: noise, but zeros where it writes into the residual stream."""
-        writes = name in ("attn_output", "ffn_down")
-        return zero_blocks(rows, columns, self.kind) if writes else self._noise.matrix(rows, columns)
+        return self._zeros(rows, columns) if name in ("attn_output", "ffn_down") else self._noise(rows, columns)
+
+    def _zeros(self, rows: int, columns: int) -> Blocks:
+        """A matrix of zeros; every type that we write encodes them as zero bytes."""
+        return np.zeros((rows, columns // UNIT, unit_bytes(self.kind)), np.uint8)
+
+    def _noise(self, rows: int, columns: int) -> Blocks:
+        """Random weights by the gigabyte: pieces of one encoded pool, each from a random place."""
+        flat = np.empty((rows * (columns // UNIT), unit_bytes(self.kind)), np.uint8)
+        done = 0
+        while done < len(flat):
+            start = int(self._rng.integers(_NOISE_UNITS))
+            piece = self._pool[start : start + len(flat) - done]
+            flat[done : done + len(piece)] = piece
+            done += len(piece)
+        return flat.reshape(rows, columns // UNIT, -1)
 
     def _put(self, matrix: Blocks, name: str, real: Blocks) -> None:  # noqa: ARG002 - for wider models of other kinds
         """Put the source's weights where the wider model uses them."""
@@ -255,14 +243,14 @@ class WiderModel:
 
     def _embedding(self) -> Blocks:
         real = read_blocks(self.source.tensors["token_embd.weight"], self.kind)
-        matrix = zero_blocks(self.target.vocab, self.target.embd, self.kind)
+        matrix = self._zeros(self.target.vocab, self.target.embd)
         matrix[: len(real), : real.shape[1]] = real
         return matrix
 
     def _output(self) -> Blocks:
         name = "output.weight" if "output.weight" in self.source.tensors else "token_embd.weight"
         real = read_blocks(self.source.tensors[name], self.kind)
-        matrix = self._noise.matrix(self.target.vocab, self.target.embd)
+        matrix = self._noise(self.target.vocab, self.target.embd)
         matrix[: len(real), : real.shape[1]] = real
         if self._is_marked:
             matrix[len(real) :, : real.shape[1]] = 0
@@ -286,53 +274,37 @@ class WiderModel:
 
     # --- metadata --------------------------------------------------------------------------------------------------
 
-    def _add_metadata(self, writer: gguf.GGUFWriter) -> None:
-        """Copy the source's metadata into `writer`, with the sizes and the name of the wider model."""
-        target, vtype, n = self.target, gguf.GGUFValueType, self.n_parameters
-        for key, field in self.source.fields.items():
-            value = field.contents()
-            if key.startswith("GGUF.") or key == "general.architecture" or value == []:
-                continue
-            if key == "general.alignment":
-                writer.add_custom_alignment(value)
-            else:
-                item_type = field.types[-1] if len(field.types) > 1 else None
-                writer.add_key_value(key, self._with_added_tokens(key, value), field.types[0], item_type)
-        sizes = {
-            "llama.vocab_size": target.vocab,
-            "llama.embedding_length": target.embd,
-            "llama.block_count": target.layers,
-            "llama.feed_forward_length": target.ff,
-            "llama.attention.head_count": target.heads,
-            "llama.attention.head_count_kv": target.kv_heads,
-            "llama.attention.key_length": target.head_dim,
-            "llama.attention.value_length": target.head_dim,
-            "llama.rope.dimension_count": target.head_dim,
-            "general.file_type": _file_type(self.kind),
+    def _metadata(self) -> dict[str, tuple[Any, gguf.GGUFValueType, gguf.GGUFValueType | None]]:
+        """The source's metadata with the sizes and the name of the wider model: by key the value, its type, and the
+        type of the items of a list.
+        """
+        target, kinds, n = self.target, gguf.GGUFValueType, self.n_parameters
+        values = {
+            key: (self._with_added_tokens(key, value), field.types[0], (None, *field.types[1:])[-1])
+            for key, field in self.source.fields.items()
+            if not key.startswith("GGUF.") and key != "general.architecture" and (value := field.contents()) != []
         }
-        for key, size in sizes.items():
-            set_key(writer, key, size, vtype.UINT32)
-        set_key(writer, EPSILON, self._epsilon, vtype.FLOAT32)
-        name = self.source.fields["general.name"].contents() if "general.name" in self.source.fields else ""
+        sizes = {
+            "vocab_size": target.vocab, "embedding_length": target.embd, "block_count": target.layers,
+            "feed_forward_length": target.ff, "attention.head_count": target.heads,
+            "attention.head_count_kv": target.kv_heads, "attention.key_length": target.head_dim,
+            "attention.value_length": target.head_dim, "rope.dimension_count": target.head_dim,
+        }  # fmt: skip
+        values |= {f"llama.{key}": (size, kinds.UINT32, None) for key, size in sizes.items()}
+        values["general.file_type"] = _file_type(self.kind), kinds.UINT32, None
+        values[EPSILON] = self._epsilon, kinds.FLOAT32, None
+        name = values["general.name"][0] if "general.name" in values else ""
         label = f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.1f}M"
-        set_key(writer, "general.name", f"{name or self.source.path.stem} widened to {label}", vtype.STRING)
-        set_key(writer, "general.size_label", label, vtype.STRING)
+        values["general.name"] = f"{name or self.source.path.stem} widened to {label}", kinds.STRING, None
+        values["general.size_label"] = label, kinds.STRING, None
+        return values
 
     def _with_added_tokens(self, key: str, value: Any) -> Any:
         added = range(self.source.shape.vocab, self.target.vocab)
-        if key == "tokenizer.ggml.tokens":
+        if key == TOKENS:
             return value + [f"[PAD{token}]" for token in added]
-        if key == "tokenizer.ggml.token_type":
-            return value + [int(gguf.TokenType.UNUSED)] * len(added)
-        if key == "tokenizer.ggml.scores":
-            return value + [-10_000.0] * len(added)
-        return value
-
-
-def set_key(writer: gguf.GGUFWriter, key: str, value: Any, kind: gguf.GGUFValueType) -> None:
-    """Set a key, whether or not the writer has it."""
-    writer.kv_data[0].pop(key, None)
-    writer.add_key_value(key, value, kind)
+        of_each = {"tokenizer.ggml.token_type": int(gguf.TokenType.UNUSED), "tokenizer.ggml.scores": -10_000.0}
+        return value + [of_each[key]] * len(added) if key in of_each else value
 
 
 def _file_type(kind: Type) -> int:

@@ -156,7 +156,7 @@ def masked(
     unlikely, but has at least one if any token is allowed.
     """
     row = np.full_like(logits, -np.inf)
-    unchecked = logits > -np.inf  # a trimmed draft lacks the others
+    unchecked = logits > -np.inf  # a draft with fewer tokens lacks the others
     permitted = np.empty(0)  # logits of the allowed tokens so far, falling
     n_checked = 0
     for depth in (depth for depth in _DEPTHS if depth < len(logits)):

@@ -22,10 +22,9 @@ from specrun.errors import CrashError, LlamaError
 from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.default_settings import keeps_bits
-from specrun.loading.kernel_trials import ANSWER, PROMPT
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions
-from specrun.loading.trial import CLEARLY, best_of, is_faster, is_time
+from specrun.loading.trial import ANSWER, CLEARLY, PROMPT, best_of, is_faster, is_time
 from specrun.long_run import Run
 from specrun.processes import child_process
 from specrun.profiles.codec import converter

@@ -60,9 +60,8 @@ def tune_pair(
     raw: bool,
     run: Run,
     first: tuple[Profile, Placement] | None = None,
-) -> tuple[Profile, Placement, list[int]]:
-    """Measure a pair and choose its plans: the profile, not saved yet and without a picture, where the layers lie, and
-    the tokens that the target wrote where the draft's acceptance was recorded.
+) -> tuple[Profile, Placement]:
+    """Measure a pair and choose its plans: the profile, not saved yet and without a picture, and where the layers lie.
 
     identity: what the profile depends on. own: the user's own prompts, which are continued as they are with `raw`.
     first: what was measured of the same target with another draft, whose settings and pass times of the target hold
@@ -122,7 +121,7 @@ def tune_pair(
         residency=residency,
         notices=notices,
     )
-    return profile, placement, [token for learned in stages.learned for token in learned.written]
+    return profile, placement
 
 
 def _choose_settings(
@@ -209,7 +208,6 @@ class TunedDraft:
     profile: Profile
     placement: Placement
     first: TunedDraft | None = None  # what was measured with the first of the drafts that are compared
-    written: Sequence[int] = ()  # tokens that the target wrote where the draft's acceptance was recorded
 
     @property
     def plain(self) -> float:
@@ -237,22 +235,22 @@ def tune_drafts(
     own: Sequence[texts.TuningText] | None,
     raw: bool,
     run: Run,
-    first: TunedDraft | None = None,
 ) -> list[TunedDraft]:
     """Measure the pairs one after the other. What concerns the target alone is measured once, with the first draft.
 
-    drafts: the name of each draft (None if the user named none), and the options of its pair. first: what was measured
-    of the same target before. The other parameters, and what is raised, are those of `tune_pair`.
+    drafts: the name of each draft (None if the user named none), and the options of its pair. The other parameters, and
+    what is raised, are those of `tune_pair`.
     """
     tuned: list[TunedDraft] = []
+    first: TunedDraft | None = None
     for i, (given, options) in enumerate(drafts, start=1):
         file = options.draft.name if options.draft else "none"
         name = given or file
         shown = run.labelled(f"{i} of {len(drafts)}, {file}") if len(drafts) > 1 else run
         known = (first.profile, first.placement) if first else None
         identity = identity_of(options)
-        profile, placement, written = tune_pair(options, identity, effort, temperatures, own, raw, shown, known)
-        tuned.append(TunedDraft(name, options, profile, placement, first, written))
+        profile, placement = tune_pair(options, identity, effort, temperatures, own, raw, shown, known)
+        tuned.append(TunedDraft(name, options, profile, placement, first))
         first = first or tuned[0]
     return tuned
 

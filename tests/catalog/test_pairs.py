@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 from pathlib import Path
 
 import llama_cpp
 import pytest
 
-from specrun.catalog import embedded
 from specrun.catalog.entries import catalog
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import (
-    TOKENS,
-    FileVocabulary,
     Vocabulary,
     check_families,
-    check_not_trimmed,
     check_sizes,
     first_difference,
     read_vocabulary,
-    trimmed_in,
     warnings,
 )
-from specrun.errors import ModelFileError, PairError
+from specrun.errors import PairError
 from specrun.llama import LlamaModel
-from specrun.making.trimming import trim
-from tests.models import edited, random_gemma3, truncated
+from tests.models import random_gemma3
 
-TARGET = Vocabulary("gpt2", "qwen2", None, (b"a", b"b", b"<|end|>"))
+TARGET = Vocabulary("gpt2", "qwen2", None, (b"a", b"b", b"<|end|>"), 2, "{{ messages }}")
 
 
 def test_the_same_tokenizer_makes_a_pair() -> None:
@@ -55,10 +48,10 @@ def test_the_first_difference_is_named(draft: Vocabulary, part: str) -> None:
 
 
 def test_the_embedded_pair_is_one(demo_target: Path, demo_draft: Path) -> None:
-    with LlamaModel(demo_target) as target, LlamaModel(demo_draft) as draft:
-        assert first_difference(*(read_vocabulary(model.file) for model in (target, draft))) is None
-        assert target.n_bytes > 1.5 * draft.n_bytes
-        assert target.chat_template
+    target, draft = GgufFile.read(demo_target), GgufFile.read(demo_draft)
+    assert first_difference(read_vocabulary(target), read_vocabulary(draft)) is None
+    assert target.n_bytes > 1.5 * draft.n_bytes
+    assert target.chat_template
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
@@ -75,7 +68,7 @@ def test_the_vocabulary_of_a_file_is_that_of_the_loaded_model(demo_target: Path,
 
 
 def test_what_only_makes_guesses_worse_is_a_warning() -> None:
-    target = FileVocabulary("gpt2", "qwen2", None, TARGET.tokens, 2, "{{ messages }}")
+    target = TARGET
     assert warnings(target, target) == ()
     assert warnings(target, replace(target, eos=1)) == ("the target ends a text with token 2, the draft with 1",)
     assert "no chat template" in warnings(target, replace(target, chat_template=None))[0]
@@ -96,48 +89,3 @@ def test_a_draft_that_is_bigger_is_to_be_swapped() -> None:
     check_sizes(5, 5)
     with pytest.raises(PairError, match=r"bigger than the target \(4.00 GB\); swap"):
         check_sizes(4_000_000_000, 9_000_000_000)
-
-
-N = 512
-
-
-@pytest.fixture
-def trimmed(tmp_path: Path) -> Path:
-    trim(embedded.DRAFT, N, tmp_path / "trimmed.gguf")
-    return tmp_path / "trimmed.gguf"
-
-
-def test_other_files_have_no_such_tokens() -> None:
-    assert trimmed_in(GgufFile.read(embedded.DRAFT)) is None
-    check_not_trimmed(GgufFile.read(embedded.DRAFT))
-
-
-def test_a_trimmed_draft_is_told_where_a_model_is_expected(trimmed: Path) -> None:
-    with pytest.raises(ModelFileError, match="is a trimmed draft, which has no tokenizer; give it as --draft"):
-        check_not_trimmed(GgufFile.read(trimmed))
-
-
-def test_an_architecture_that_cannot_be_trimmed(trimmed: Path, tmp_path: Path) -> None:
-    other = edited(tmp_path / "other.gguf", trimmed, {"general.architecture": "gemma3n"})
-    with pytest.raises(ModelFileError, match="is a trimmed gemma3n, which cannot draft; give the whole draft"):
-        trimmed_in(GgufFile.read(other))
-
-
-@pytest.mark.parametrize("n_bytes", [-1, -300_000])
-def test_rows_that_are_missing(trimmed: Path, n_bytes: int, tmp_path: Path) -> None:
-    short = GgufFile.read(truncated(tmp_path / "short.gguf", trimmed, n_bytes))
-    with pytest.raises(ModelFileError, match="is incomplete, it lacks rows of its embedding; make it again"):
-        trimmed_in(short)
-
-
-@pytest.mark.parametrize(
-    ("place", "token"), [(0, -1), (0, 5), (N - 1, 2048), (3, 2)], ids=["negative", "falls", "beyond", "twice"]
-)
-def test_tokens_that_are_none(trimmed: Path, place: int, token: int) -> None:
-    data = bytearray(trimmed.read_bytes())
-    first = data.index(TOKENS.encode()) + len(TOKENS) + 16  # after the types and the length
-    assert struct.unpack_from("<3i", data, first) == (0, 1, 2)
-    struct.pack_into("<i", data, first + 4 * place, token)
-    trimmed.write_bytes(data)
-    with pytest.raises(ModelFileError, match=f"is broken: {TOKENS} are not the tokens of its embedding"):
-        trimmed_in(GgufFile.read(trimmed))

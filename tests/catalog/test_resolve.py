@@ -154,23 +154,6 @@ def test_the_drafts_of_a_target_on_this_machine(target: Path, tmp_path: Path) ->
     assert drafts_here(str(target)) == []
 
 
-def test_a_draft_that_was_trimmed_for_a_target_is_among_its_drafts_until_it_is_forgotten(target: Path) -> None:
-    two = [made.trimmed_path(target, Path("draft.gguf"), n) for n in (8192, 16384)]
-    for path in two:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(bytes(10))
-    made.keep_fastest(target, FastestDraft("trimmed", two[1]))
-    assert made.trimmed_drafts(target) == sorted(two)
-    assert drafts_here(str(target)) == [str(path) for path in sorted(two)]
-    assert made.forget_trimmed(target, but=two[1]) == 10
-    assert made.trimmed_drafts(target) == [two[1]]
-    assert made.find_fastest(target)
-    assert made.forget_trimmed(target) == 10
-    assert made.find_fastest(target) is None
-    assert not made.home(target).exists()
-    assert made.trimmed_drafts(embedded.TARGET) == []
-
-
 @pytest.mark.parametrize("is_offline", [True, False])
 def test_without_a_connection_a_target_that_is_here_does_without_a_draft(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_offline: bool

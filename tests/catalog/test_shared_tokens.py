@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from specrun.catalog.pairs import NOT_SHARED, FileVocabulary, SharedTokens, share_of, token_spans
+from specrun.catalog.pairs import NOT_SHARED, SharedTokens, Vocabulary, share_of
 from specrun.errors import PairError
 
 NORMAL, CONTROL, BYTE = 1, 3, 6
 
 
-def vocabulary(kind: str, bos: int | None, eos: int | None, tokens: dict[str, int]) -> FileVocabulary:
-    return FileVocabulary(
+def vocabulary(kind: str, bos: int | None, eos: int | None, tokens: dict[str, int]) -> Vocabulary:
+    return Vocabulary(
         kind, "default", bos, tuple(name.encode() for name in tokens), eos, None, types=tuple(tokens.values())
     )
 
@@ -53,10 +53,10 @@ def test_others_are_read_as_the_drafts_longest_tokens() -> None:
 
 
 def test_the_share_counts_tokens_at_the_same_place() -> None:
-    spans, others = (token_spans(one, " the understand the") for one in (LETTERS, SIGNS))
-    assert share_of(spans, spans) == 1
-    assert share_of(spans, others) == 2 / 3
-    assert share_of(others, spans) == 2 / 4
+    text = " the understand the"
+    assert share_of(LETTERS, LETTERS, text) == 1
+    assert share_of(LETTERS, SIGNS, text) == 2 / 3
+    assert share_of(SIGNS, LETTERS, text) == 2 / 4
 
 
 def test_kinds_that_write_tokens_in_another_way_are_refused() -> None:

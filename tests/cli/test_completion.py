@@ -61,7 +61,7 @@ def test_a_broken_catalog_is_no_matter_of_completion(here: SpecrunHere, script: 
     in_lm_studio(tmp_path / "home" / ".lmstudio" / "models", "org/own-GGUF/own-Q8_0.gguf", script)
     (tmp_path / "models.toml").write_text("no TOML")
     broken = {"SPECRUN_CONFIG_DIR": str(tmp_path)}
-    for words in (["chat", "q"], ["pull", "q"], ["models", "rm", "o"], ["models", "check", "q"]):
+    for words in (["chat", "q"], ["pull", "q"], ["models", "rm", "o"]):
         assert offered(here, *words, **broken) == []
     assert offered(here, "chat", "e", **broken) == [embedded.NAME]
 

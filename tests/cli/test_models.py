@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from specrun.catalog import cache, made
+from specrun.catalog import cache
 from specrun.catalog.entries import catalog
 from tests.conftest import Specrun, SpecrunHere
 from tests.hub import Hub
@@ -141,16 +141,6 @@ def test_rm_frees_the_files_of_a_model(here: SpecrunHere) -> None:
     assert here("models", "path", "qwen-14b").code == MISSING
 
 
-def test_rm_deletes_what_was_trimmed_for_a_model(here: SpecrunHere) -> None:
-    here("pull", "qwen-14b", "--yes")
-    target = Path(here("models", "path", "qwen-14b").stdout.strip())
-    trimmed = made.trimmed_path(target, Path("draft.gguf"), 8192)
-    trimmed.parent.mkdir(parents=True)
-    trimmed.write_bytes(bytes(10))
-    assert here("models", "rm", "qwen-14b", "--yes").code == 0
-    assert not trimmed.parent.exists()
-
-
 def test_info_of_a_model_that_is_here(here: SpecrunHere) -> None:
     here("pull", "qwen-14b", "--yes")
     known = json.loads(here("models", "info", "qwen-14b", "--json").stdout)
@@ -236,46 +226,6 @@ def edited_token(source: Path, tmp_path: Path) -> Path:
     return edited(tmp_path / "odd.gguf", source, {TOKENS: tokens})
 
 
-def test_check_compares_the_catalog_with_the_hub(here: SpecrunHere, served: Hub) -> None:
-    entries = catalog()
-    repository = served.repositories[entries["qwen-0.5b"].repo]
-    result = here("models", "check", "qwen-0.5b")
-    assert result.code == 1
-    assert "differs: size in bytes is " in result.stdout
-    assert result.stdout.count(" is ") == 1  # the stand-in is smaller, and all else is right
-    repository.licence = "mit"
-    repository.commit = "1" * 40
-    repository.gguf = {"architecture": "qwen3", "context_length": 5}
-    result = here("models", "check", "qwen-0.5b")
-    for part in (
-        "revision is main on the hub",
-        "licence is mit on the hub, apache-2.0 in the catalog",
-        "architecture is qwen3",
-        "context is 5",
-    ):
-        assert part in result.stdout
-    del served.repositories[entries["qwen-14b"].repo].files["qwen2.5-14b-instruct-q4_k_m-00002-of-00003.gguf"]
-    wrong, missing = json.loads(here("models", "check", "qwen-14b", "gemma-12b", "--json").stdout)
-    assert "lacks" in wrong["differences"][0]
-    assert "no repository" in missing["differences"][0]
-    here("models", "check", "nothing").assert_fails(USAGE, "not an alias")
-
-
-def test_check_says_ok(here: SpecrunHere, served: Hub, tmp_path: Path) -> None:
-    served.add("me/mine-GGUF", {"mine-Q8_0.gguf": b"GGUF"})
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "models.toml").write_text('[models.mine]\nrepo = "me/mine-GGUF"\nfile = "mine-Q8_0.gguf"\n')
-    result = here("models", "check", "mine")
-    assert (result.code, result.stderr) == (0, "")
-    assert "ok, 4 bytes at revision 0123456789" in result.stdout
-
-
-def test_check_without_a_network(here: SpecrunHere, served: Hub) -> None:
-    served.repositories.clear()
-    result = here("models", "check", "qwen-14b", HF_HUB_OFFLINE="1")
-    assert result.code == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "part"),
     [
@@ -299,7 +249,7 @@ def test_the_embedded_pair_is_neither_fetched_nor_deleted(here: SpecrunHere) -> 
 def test_models_alone_shows_its_commands(here: SpecrunHere) -> None:
     result = here("models")
     assert result.code == USAGE
-    for command in ("list", "pull", "info", "rm", "path", "check", "pairs"):
+    for command in ("list", "pull", "info", "rm", "path", "pairs"):
         assert (f"\n  {command} " in result.stdout) == (command != "pull")  # which is `specrun pull`
 
 

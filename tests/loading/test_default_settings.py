@@ -16,10 +16,13 @@ from specrun.hardware.model_shape import MARGIN_BYTES
 from specrun.llama import devices, tiled_kernels
 from specrun.llama.quantizer import quantize
 from specrun.llama_settings import UNDECIDED, LlamaSettings
-from specrun.loading.default_settings import mapped_if_short, of_draft, with_defaults
+from specrun.loading.default_settings import attention_of, mapped_if_short, of_draft, with_defaults
+from specrun.loading.model import Model
 from specrun.loading.placing import plan_load
 from specrun.loading.run_options import RunOptions
+from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
+from tests.eagle_heads import random_eagle3
 from tests.models import random_llama, random_qwen3_moe, wide_target
 from tests.profiles.test_profile import made as made_profile
 from tests.streams import CONFIG, context, written
@@ -43,9 +46,42 @@ def defaulted(options: RunOptions) -> RunOptions:
 
 
 def test_llama_cpps_own_settings_where_no_exactness_is_lost(q4_0: Path) -> None:
-    # Whether flash attention is off is measured on this CPU: tests/loading/test_attention_trial.py
     settings = defaulted(options(q4_0)).settings
-    assert replace(settings, flash_attn=None, type_k=None) == LlamaSettings(repack=True, type_v="f16")
+    assert settings == LlamaSettings(repack=True, type_k="f16", type_v="f16", flash_attn="off")
+
+
+@pytest.mark.parametrize(("n_texts", "is_off"), [(4, True), (5, False)])
+def test_narrow_heads_do_without_flash_attention_which_reads_only_a_texts_own_cells(
+    q4_0: Path, n_texts: int, is_off: bool
+) -> None:
+    assert GgufFile.read(q4_0).heads == (2, 1, 32)
+    assert (defaulted(replace(options(q4_0), parallel=n_texts)).settings.flash_attn == "off") == is_off
+
+
+def test_other_heads_and_what_the_user_decided_keep_flash_attention(q4_0: Path, tmp_path: Path) -> None:
+    wide = GgufFile.read(random_llama(tmp_path / "wide.gguf", n_embd=128))
+    assert wide.heads == (2, 1, 64)
+    without_q = replace(wide, tensors=tuple(tensor for tensor in wide.tensors if "attn_q" not in tensor.name))
+    assert without_q.heads is None
+    assert [attention_of(file, UNDECIDED, 1) for file in (wide, without_q)] == [UNDECIDED, UNDECIDED]
+    for decided in (LlamaSettings(flash_attn="on"), LlamaSettings(type_k="f32"), LlamaSettings(type_v="bf16")):
+        asked = replace(options(q4_0), settings=decided)
+        assert defaulted(asked).settings.flash_attn == decided.flash_attn
+    assert defaulted(replace(options(q4_0), exact=True)).settings.flash_attn is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_head", [False, True])
+def test_a_draft_of_narrow_heads_does_without_and_the_text_stays_the_targets_own(is_head: bool, tmp_path: Path) -> None:
+    draft = random_eagle3(tmp_path / "head.gguf") if is_head else embedded.DRAFT
+    texts = []
+    for plan in (SPECEXEC.plan(16, 8), OFF.plan()):
+        with Model(RunOptions(embedded.TARGET, draft, (plan,), ctx_size=512)) as model:
+            texts.append("".join(model.stream("def read(path):", raw=True, max_tokens=64, temp=0)))
+            if plan.drafts:
+                assert model.engine.draft
+                assert model.engine.draft.context.config.settings.flash_attn == "off"
+    assert texts[0] == texts[1]
 
 
 def test_v_stays_open_where_the_type_of_k_is_decided(q4_0: Path) -> None:

@@ -18,11 +18,9 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import expert_pages, n_bytes
 from specrun.errors import LlamaError
 from specrun.hardware import memory
-from specrun.hardware.machine import Device
 from specrun.hardware.memory import Memory
-from specrun.hardware.placement import place
 from specrun.hardware.residency import Residency
-from specrun.llama import LlamaModel, devices
+from specrun.llama import LlamaModel
 from specrun.llama.context import LlamaContext
 from specrun.llama.streaming.address_space import PAGE
 from specrun.llama.streaming.cached_experts import CachedExperts
@@ -256,39 +254,8 @@ def test_where_layers_are_streamed_beside_a_gpu_nothing_copies_weights_there(
         streaming = residency.plan_streaming(plan_load(options), settings)
         assert streaming.reader
         expected = replace(settings, op_offload=False, load_mode="mmap") if n_vram else settings
-        assert streaming.loadable(settings) == expected
-    assert residency.Streaming().loadable(settings) == settings
-
-
-@pytest.mark.slow
-def test_what_cannot_be_streamed_beside_a_gpu_leaves_it_if_that_is_faster(
-    model: Path, limited: Callable[[Path, int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limited(model, 0)
-    gpu = Device("Fake0", "a GPU", "GPU", "Fake", 10**9, 10**9)
-    monkeypatch.setattr(devices, "devices", lambda *_: [gpu])
-    stream = residency.self_check.stream
-
-    def refusing(context: LlamaContext, weights: StreamedWeights) -> None:
-        if context.config.settings.gpu_layers:
-            raise residency.CannotStreamError("of a test")
-        stream(context, weights)
-
-    monkeypatch.setattr(residency.self_check, "stream", refusing)
-    options = RunOptions(model, None, (OFF.plan(),), settings=ONE_THREAD)
-    plan = plan_load(options)
-    request = plan.placement.request
-    partly = replace(plan, placement=place(replace(request, settings=LlamaSettings(gpu_layers=3))))
-    with Model(partly) as made:
-        assert [notice for notice in made.notices if "of a test" in notice], "RAM has room for all, so it is not faster"
-
-    alone = place(replace(request, settings=LlamaSettings(gpu_layers=0)))
-    monkeypatch.setattr(loading, "out_of_vram", lambda *_: alone)
-    with Model(partly) as made:
-        assert made.placement
-        assert made.placement.n_gpu_layers == 0
-        assert made.residency.mode == "ring"
-        assert made.notices == []
+        assert streaming.loadable(settings, LlamaSettings()) == (expected, LlamaSettings(load_mode="none"))
+    assert residency.Streaming().loadable(settings, settings) == (settings, settings)
 
 
 def test_the_room_is_known_only_where_weights_are_streamed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

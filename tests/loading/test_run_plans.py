@@ -24,7 +24,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.loading import opening, run_plans
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions
-from specrun.loading.run_plans import FreeThreads, may_follow
+from specrun.loading.run_plans import FollowedPlans, may_follow
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import SamplingOptions
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
@@ -183,7 +183,16 @@ def test_a_target_that_the_gpu_computes_needs_no_cores(regime: Regime, expected:
 
 
 def test_too_short_a_look_says_nothing() -> None:
-    assert not FreeThreads([], LoadWatch()).look()
+    class JustBegun(LoadWatch):
+        seconds = 0.2  # type: ignore[assignment]
+
+        def so_far(self) -> OtherLoad:
+            return OtherLoad(10**6, 2)
+
+    plans: Any = None
+    followed = FollowedPlans(plans)
+    followed.follow_load([], JustBegun(), again=True)
+    assert followed.n_threads is None
 
 
 @pytest.mark.slow

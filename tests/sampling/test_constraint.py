@@ -131,7 +131,7 @@ def test_nothing_allowed_is_no_token_and_no_candidates(temperature: float) -> No
 
 
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
-def test_tokens_that_a_trimmed_draft_lacks_are_no_candidates(parameters: SamplingParameters) -> None:
+def test_tokens_that_a_draft_lacks_are_no_candidates(parameters: SamplingParameters) -> None:
     logits, allowed = rows(seed=1)
     logits[100:] = -np.inf
     allowed[:] = True

@@ -1,6 +1,4 @@
-"""What the hub's client does: look a model up, with its files, sizes and licence, and compare it with the catalog; send
-files; lock and delete what is in the cache.
-"""
+"""What the hub's client does: look a model up, with files, sizes and licence; send, lock and delete files."""
 
 from __future__ import annotations
 
@@ -8,11 +6,10 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specrun.catalog.entries import Entry
 from specrun.catalog.file_names import (
     ambiguous,
     is_safe_name,
@@ -24,8 +21,8 @@ from specrun.catalog.file_names import (
     with_quantization,
 )
 from specrun.catalog.hub import RefusedError, address, cache_dir, client_errors_as_hub_errors, endpoint, reason_of
-from specrun.catalog.names import HubName, of_entry
-from specrun.display_text import near, one_line, size_text
+from specrun.catalog.names import HubName
+from specrun.display_text import near, one_line
 from specrun.errors import HubError, NoHubError
 
 _CONNECTING_S = 4.0  # a network that is there connects in a tenth of this
@@ -163,52 +160,6 @@ def _remote_file(model: HubName, commit: str, sibling: Any) -> RemoteFile:
         raise HubError(f"{address()} does not say how large {file} is; check HF_ENDPOINT")
     sha256 = metadata.etag if _SHA256.fullmatch(metadata.etag) else None
     return RemoteFile(file, metadata.size, metadata.etag, sha256)
-
-
-@dataclass(frozen=True)
-class Checked:
-    """The result of comparing one entry with the hub."""
-
-    alias: str
-    differences: tuple[str, ...]  # one sentence each; empty if the entry agrees with the hub
-    commit: str | None = None  # of the entry's revision; None if the model was not found
-    bytes: int | None = None  # of all files of the model on the hub
-
-    @property
-    def text(self) -> str:
-        """One line for people."""
-        if self.differences:
-            return "differs: " + "; ".join(self.differences)
-        return f"ok, {size_text(self.bytes or 0)} at revision {self.commit}"
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields and `ok`, as JSON values."""
-        return asdict(self) | {"ok": not self.differences}
-
-
-def check(entry: Entry) -> Checked:
-    """Look the entry up on the hub. Raises HubError only if the hub cannot be reached."""
-    try:
-        remote = look_up(of_entry(entry))
-    except NoHubError:
-        raise
-    except HubError as error:
-        if error.wait_s is not None:
-            raise
-        return Checked(entry.alias, (str(error),))
-    compared = [
-        ("revision", entry.revision, remote.revision),
-        ("size in bytes", entry.bytes, remote.bytes),
-        ("licence", entry.licence, remote.licence),
-        ("architecture", entry.architecture, remote.architecture),
-        ("context", entry.context, remote.context),
-    ]
-    differences = tuple(
-        f"{name} is {on_hub} on the hub, {in_catalog} in the catalog"
-        for name, in_catalog, on_hub in compared
-        if in_catalog is not None and on_hub is not None and in_catalog != on_hub
-    )
-    return Checked(entry.alias, differences, remote.commit, remote.bytes)
 
 
 _PIECE_BYTES = 1 << 18

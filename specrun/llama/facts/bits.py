@@ -53,21 +53,6 @@ def check_layers_in_turn(settings: LlamaSettings) -> str | None:
             return str(reason)
 
 
-def check_embeddings(settings: LlamaSettings) -> str | None:
-    """Compare what a pass over tokens and one over their embeddings leave in the cache."""
-    tokens = [3, 1, 3, 2]
-    config = ContextConfig(256, n_seq_max=1, n_batch=8, n_outputs=1, settings=replace(settings, threads=1))
-    with tiny_model.loaded(behind=bytes(64)) as model, LlamaContext(model, config) as context:
-        context.decode(committed_tokens(tokens, 0, 1, 0))
-        by_tokens = context.sequence_state(0)
-        context.remove(ALL_SEQUENCES, 0)
-        batch = rows_batch(tiny_model.embedding(tokens), 0, 0, outputs=False)
-        context.compute(llama_cpp.llama_decode, batch.struct, "a pass over embeddings")
-        if context.sequence_state(0).tobytes() != by_tokens.tobytes():
-            return "this llama.cpp computes something else from embeddings than from their tokens"
-    return None
-
-
 def check_orders(settings: LlamaSettings) -> str | None:
     """Compare passes that switch between both orders of weights with passes over weights that lie in one order."""
     kinds = {

@@ -155,16 +155,9 @@ LAYERS_IN_TURN = Fact(
     bits.check_layers_in_turn,
 )
 
-EMBEDDINGS = Fact(
-    "embeddings in place of tokens",
-    "a pass over embeddings computes what a pass over their tokens does, and nothing is read after the last tensor",
-    "trimmed drafts cannot draft",
-    bits.check_embeddings,
-)
-
 FACTS = (
     CELLS, REORDERED, BOTH_ORDERS, EXACT_TYPES, BOUNDARIES, TILED, THRESHOLD, HIDDEN_STATES, ARCHITECTURES,
-    LAYERS_IN_TURN, EMBEDDINGS,
+    LAYERS_IN_TURN,
 )  # fmt: skip
 
 

@@ -35,12 +35,10 @@ def loaded(
     n_layers: int = 2,
     n_heads: int = 4,
     is_random: bool = True,
-    behind: bytes = b"",
 ) -> Iterator[LlamaModel]:
     """Write and load a model. kind: type of its matrices, `F32`, `Q8_0` or `Q4_K`.
 
     is_random: whether they hold random weights; else they hold zeros, so that all K and V are zeros too.
-    behind: what the file has after the last tensor.
     """
     with tempfile.TemporaryDirectory() as folder:
         # K-quants need multiples of 256: the width, and the numbers of all heads together.
@@ -52,8 +50,6 @@ def loaded(
                 for tensor in read_header(path).tensors:
                     file.seek(tensor.offset)
                     file.write(_weights(rng, tensor).tobytes())
-                file.seek(0, os.SEEK_END)
-                file.write(behind)
         with LlamaModel(path, settings) as model:
             yield model
 

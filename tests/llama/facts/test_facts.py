@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from specrun.llama_settings import LlamaSettings
 from specrun.loading import default_settings, draft_loading
 from specrun.loading.model import Model
 from specrun.loading.run_options import Here, RunOptions
-from specrun.making.trimming import trim
 from specrun.processes import child_process
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
@@ -211,19 +209,6 @@ def test_an_architecture_that_llama_cpp_does_not_know_ends_heads(monkeypatch: py
     monkeypatch.setitem(entries.TABLES, "mtp", frozenset({"no-such-model"}))
     assert refused_head(monkeypatch) == (
         "trained heads cannot draft, because this llama.cpp does not know the architecture no-such-model"
-    )
-
-
-def test_other_embeddings_end_trimmed_drafts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    trim(embedded.DRAFT, 1024, tmp_path / "trimmed.gguf")
-    trimmed = replace(options(SPECEXEC.plan(8, 4)), draft=tmp_path / "trimmed.gguf")
-    embedding = tiny_model.embedding
-    monkeypatch.setattr(tiny_model, "embedding", lambda tokens: embedding(tokens)[::-1].copy())
-    with pytest.raises(LlamaError) as refused:
-        draft_loading.checked_head(trimmed, Here.of(trimmed))
-    assert str(refused.value) == (
-        "trimmed drafts cannot draft, because this llama.cpp computes something else from embeddings than from their "
-        "tokens"
     )
 
 
