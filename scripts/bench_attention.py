@@ -2,9 +2,9 @@
 
     python scripts/bench_attention.py [-t THREADS] [--repeat N]
 
-Prints a Markdown table: milliseconds that one layer's attention takes of a prompt of 500 tokens and an answer of 256, one
-half of it written one by one and the other half in small trees, the median of N trials; and what an untuned target with
-such heads does (specrun/loading/default_settings.py).
+Prints a Markdown table: milliseconds that one layer's attention takes of a prompt of 500 tokens and an answer of 256,
+one half of it written one by one and the other half in small trees, the median of N trials; and what an untuned target
+with such heads does (specrun/loading/default_settings.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models laid out on disk as Ollama, LM Studio and llama.cpp lay them."""
+"""Models laid out on disk as Ollama and LM Studio lay them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,3 @@ def in_lm_studio(models: Path, name: str, model: Path) -> Path:
     """A model in LM Studio's folder of models. name: PUBLISHER/MODEL/FILE.gguf."""
     (models / name).parent.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copy(model, models / name))
-
-
-def in_llama_cpp(folder: Path, repo: str, file: str, model: Path) -> Path:
-    """A model in the cache that llama.cpp had for itself, with the hub's answer that it kept beside it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    answer = {"ggufFile": {"rfilename": file, "size": model.stat().st_size}, "metadata": {}}
-    (folder / f"manifest={repo.replace('/', '=')}=latest.json").write_text(json.dumps(answer))
-    return Path(shutil.copy(model, folder / f"{repo}_{file}".replace("/", "_")))

@@ -6,7 +6,7 @@ refuse those files. Numbers are bounded because lists are made with so many item
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from specrun.catalog.gguf_header import Metadata, broken
@@ -18,7 +18,8 @@ _LARGEST = 2**32 - 1
 _BLANK = "\u2581"  # SentencePiece's sign for a blank
 _LONGEST_NAME = 64  # characters of an architecture's or a tokenizer's name
 
-_STRINGS = ("general.name", "tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.chat_template")
+_NAMES = ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre")
+_STRINGS = (*_NAMES, "general.name", "tokenizer.chat_template")
 _TOKEN_IDS = ("tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id")
 # Keys of the architecture whose values are numbers, or lists with a number for each layer.
 _NUMBERS = (
@@ -30,7 +31,7 @@ _NUMBERS = (
     *("attention.sliding_window_pattern", "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.group_count"),
     *("shortconv.l_cache", "wkv.head_size", "token_shift_count", "kda.head_dim"),
 )
-_EPSILONS = ("layer_norm_epsilon", "layer_norm_rms_epsilon")
+_EPSILONS = ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon")
 
 
 def check_model(metadata: Metadata, name: str) -> None:
@@ -38,22 +39,19 @@ def check_model(metadata: Metadata, name: str) -> None:
     if kind := kind_of(metadata):
         raise ModelFileError(f"{name} is {kind}")
     architecture = metadata.get("general.architecture", "unknown")
-    for key, value in (("general.architecture", architecture), *_present(metadata, _STRINGS)):
-        if not isinstance(value, str):
-            raise broken(name, f"{key} is no text")
-        if key in ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre") and not _is_word(value):
-            raise broken(name, f"{key} is no name")
-    for key, value in _present(metadata, _TOKEN_IDS):
-        if not _is_count(value):
-            raise broken(name, f"{key} is no number of a token")
+    checks: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
+        (_STRINGS, lambda value: isinstance(value, str), "is no text"),
+        (_NAMES, lambda value: value.isprintable() and 0 < len(value) <= _LONGEST_NAME, "is no name"),
+        (_TOKEN_IDS, _is_count, "is no number of a token"),
+        ((f"{architecture}.{key}" for key in _NUMBERS), _are_counts, f"is no number from 0 to {_LARGEST}"),
+        ((f"{architecture}.{key}" for key in _EPSILONS), _is_small, "is no small number"),
+    )
+    for keys, is_right, why in checks:
+        for key in keys:
+            if key in metadata and not is_right(metadata[key]):
+                raise broken(name, f"{key} {why}")
     if "tokenizer.ggml.tokens" in metadata and metadata.n_strings("tokenizer.ggml.tokens") is None:
         raise broken(name, "tokenizer.ggml.tokens is no list of texts")
-    for key, value in _present(metadata, tuple(f"{architecture}.{number}" for number in _NUMBERS)):
-        if not all(map(_is_count, value if isinstance(value, list) else (value,))):
-            raise broken(name, f"{key} is no number from 0 to {_LARGEST}")
-    for key, value in _present(metadata, tuple(f"{architecture}.attention.{epsilon}" for epsilon in _EPSILONS)):
-        if not isinstance(value, (int, float)) or not 0 <= value < 1:
-            raise broken(name, f"{key} is no small number")
     _check_sizes(lambda key: metadata.get(f"{architecture}.{key}"), name)
 
 
@@ -82,16 +80,16 @@ def _check_sizes(value: Callable[[str], Any], name: str) -> None:
         raise broken(name, "it has groups of experts that do not divide them")
 
 
-def _present(metadata: Metadata, keys: tuple[str, ...]) -> list[tuple[str, Any]]:
-    return [(key, metadata[key]) for key in keys if key in metadata]
-
-
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and 0 <= value <= _LARGEST
 
 
-def _is_word(text: str) -> bool:
-    return text.isprintable() and 0 < len(text) <= _LONGEST_NAME
+def _are_counts(value: object) -> bool:
+    return all(map(_is_count, value if isinstance(value, list) else (value,)))
+
+
+def _is_small(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value < 1
 
 
 def _short(value: object) -> str:

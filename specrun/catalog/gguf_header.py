@@ -172,7 +172,24 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
 def parse_header(data: Buffer, name: str) -> GgufHeader:
     """The header at the beginning of `data`, the bytes of the file `name` or a part of them. Raises ModelFileError."""
     with _errors_of_parsing(data, name):
-        return _parse(data, name)
+        n_tensors, n_keys, offset = _counts(data, name)
+        offsets, offset = _keys(data, n_keys, offset, name)
+        described: dict[str, TensorInfo] = {}
+        for _ in range(n_tensors):
+            tensor, offset = _tensor(data, offset, name)
+            if tensor.name in described:
+                raise broken(name, f"it has {tensor.name!r} twice")
+            described[tensor.name] = tensor
+        if offset > len(data):
+            raise EOFError
+        metadata = Metadata(bytes(data[:offset]), offsets)
+        alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+        if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
+            raise ModelFileError(f"{name} has an impossible alignment ({alignment!r}); download it again")
+        start_of_weights = -(-offset // alignment) * alignment
+        tensors = tuple(replace(tensor, offset=start_of_weights + tensor.offset) for tensor in described.values())
+        end = _end_of_weights(tensors, alignment, name) if tensors else offset
+        return GgufHeader(metadata, tensors, end)
 
 
 @contextmanager
@@ -218,27 +235,6 @@ def _keys(
         if offset > _MOST_HEADER_BYTES:
             raise broken(name, f"its header has more than {_MOST_HEADER_BYTES:,} bytes")
     return offsets, offset
-
-
-def _parse(data: Buffer, name: str) -> GgufHeader:
-    n_tensors, n_keys, offset = _counts(data, name)
-    offsets, offset = _keys(data, n_keys, offset, name)
-    described: dict[str, TensorInfo] = {}
-    for _ in range(n_tensors):
-        tensor, offset = _tensor(data, offset, name)
-        if tensor.name in described:
-            raise broken(name, f"it has {tensor.name!r} twice")
-        described[tensor.name] = tensor
-    if offset > len(data):
-        raise EOFError
-    metadata = Metadata(bytes(data[:offset]), offsets)
-    alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
-    if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-        raise ModelFileError(f"{name} has an impossible alignment ({alignment!r}); download it again")
-    start_of_weights = -(-offset // alignment) * alignment
-    tensors = tuple(replace(tensor, offset=start_of_weights + tensor.offset) for tensor in described.values())
-    end = _end_of_weights(tensors, alignment, name) if tensors else offset
-    return GgufHeader(metadata, tensors, end)
 
 
 def broken(name: str, why: str) -> ModelFileError:

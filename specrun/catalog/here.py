@@ -3,12 +3,8 @@
 What `name` says is what `--target` takes: an alias, ORG/REPO:QUANT, where several files are called so
 ORG/REPO/FILE.gguf, `ollama:NAME:TAG`, or a path.
 
-Other programs keep files of the hub outside its cache. They are never changed:
-
-    LM Studio                 models/PUBLISHER/MODEL/FILE.gguf below its folder, or where its settings say
-    llama.cpp, until 2026     ORG_REPO_FILE.gguf in its own cache, with manifest=ORG=REPO=TAG.json, which names FILE
-
-Newer releases of llama.cpp use the hub's cache.
+LM Studio keeps files of the hub outside its cache, as models/PUBLISHER/MODEL/FILE.gguf below its folder, or where its
+settings say. They are never changed.
 """
 
 from __future__ import annotations
@@ -18,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import platformdirs
 
 from specrun.catalog import cache, ollama
 from specrun.catalog.entries import Entry, catalog, does
@@ -85,13 +79,15 @@ def _short_name(model: LocalModel, files: set[str]) -> str:
 
 
 def find(model: HubName) -> Path | None:
-    """The file on this machine that a name of the hub means: in the hub's cache, else where other programs keep it.
+    """The file on this machine that a name of the hub means: in the hub's cache, else where LM Studio keeps it.
 
     Raises UsageError if it can mean several.
     """
     if path := cache.find(model):
         return path
-    kept = {one.file or "": one.path for one in reversed(_kept()) if (one.repo or "").lower() == model.repo.lower()}
+    kept = {
+        one.file or "": one.path for one in reversed(_of_lm_studio()) if (one.repo or "").lower() == model.repo.lower()
+    }
     files = [model.file] if model.file else with_quantization(kept, model.repo, model.quantization)
     if len(files) > 1:
         raise UsageError(ambiguous(model.name, model.repo, files))
@@ -101,7 +97,7 @@ def find(model: HubName) -> Path | None:
 def _all() -> Iterator[LocalModel]:
     entries = {(entry.repo, entry.file): entry for entry in catalog().values()}
     cached = [LocalModel("", one.path, one.bytes, None, None, one.repo, one.file) for one in cache.models()]
-    for model in [*cached, *_kept()]:
+    for model in [*cached, *_of_lm_studio()]:
         entry = entries.get((model.repo or "", model.file or ""))
         of_hub = f"{model.repo}/{model.file}" if model.repo else _short(model.path)
         yield replace(model, name=entry.alias if entry else of_hub, entry=entry)
@@ -146,21 +142,17 @@ def _has_only_mtp(path: Path, metadata: Metadata) -> bool:
     return head_in(GgufFile.read(path)) is not None
 
 
-def _kept() -> list[LocalModel]:
-    """What LM Studio and llama.cpp keep, without names, each once. What is incomplete or unreadable is left out."""
+def _of_lm_studio() -> list[LocalModel]:
+    """What LM Studio keeps, without names, each once. What is incomplete or unreadable is left out."""
     found: dict[Path, LocalModel] = {}
-    for model in (*_of_lm_studio(), *_of_llama_cpp()):
-        found.setdefault(model.path, model)
-    return list(found.values())
-
-
-def _of_lm_studio() -> Iterator[LocalModel]:
     for folder in _lm_studio_folders():
         for path in _files(folder):
             repo = "/".join(path.relative_to(folder).parts[:-1])  # elsewhere than two folders deep none of the hub's
             named = (repo, path.name) if is_safe_repo(repo) and is_safe_path(path.name) else ()
-            if kept := _complete("LM Studio", path, *named):
-                yield kept
+            with suppress(OSError):  # one of its files is missing
+                n_bytes = sum(path.with_name(name).stat().st_size for name in shards(path.name))
+                found.setdefault(path, LocalModel("", path, n_bytes, "LM Studio", None, *named))
+    return list(found.values())
 
 
 def _lm_studio_folders() -> list[Path]:
@@ -181,36 +173,3 @@ def _files(folder: Path) -> Iterator[Path]:
         if len(Path(where).relative_to(folder).parts) >= _DEPTH:
             below.clear()
         yield from (Path(where) / name for name in models_among(names))
-
-
-def _of_llama_cpp() -> Iterator[LocalModel]:
-    try:
-        usual = os.environ.get("LLAMA_CACHE") or platformdirs.user_cache_dir("llama.cpp", False, opinion=False)
-    except RuntimeError:  # a user without a home
-        return
-    folder, named = Path(usual), set[Path]()
-    for manifest in sorted(folder.glob("manifest=*=*=*.json")):
-        org, repo = manifest.name.split("=")[1:3]
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            file = str(parse_json(manifest.read_bytes())["ggufFile"]["rfilename"])
-            path = folder / f"{org}_{repo}_{file}".replace("/", "_")
-            if (
-                is_safe_repo(f"{org}/{repo}")
-                and is_safe_path(file)
-                and (kept := _complete("llama.cpp", path, f"{org}/{repo}", file))
-            ):
-                named.add(path)
-                yield kept
-    with suppress(OSError):
-        for name in models_among(path.name for path in folder.iterdir()):
-            if folder / name not in named and (kept := _complete("llama.cpp", folder / name)):
-                yield kept
-
-
-def _complete(program: str, path: Path, repo: str | None = None, file: str | None = None) -> LocalModel | None:
-    """The model whose first file is `path`; None if one of its files is missing."""
-    try:
-        n_bytes = sum(path.with_name(name).stat().st_size for name in shards(path.name))
-    except OSError:
-        return None
-    return LocalModel("", path, n_bytes, program, None, repo, file)

@@ -14,16 +14,17 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from specrun import clock
+from specrun import clock, kept_facts
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import LlamaError
-from specrun.llama import LlamaModel, tiled_kernels
+from specrun.hardware.machine import surroundings
+from specrun.llama import LlamaModel, devices, tiled_kernels
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
 from specrun.llama.facts.relied_on import REORDERED, why_not
 from specrun.llama.facts.tiny_model import write_dense
 from specrun.llama_settings import LlamaSettings
-from specrun.loading import trial
+from specrun.loading.trial import CLEARLY_AT_ONCE, is_faster
 
 SIZES = (8, 12, 16, 24, 32, 48, 64)  # tokens of passes in both orders; tiled kernels begin at 8
 _ROUNDS = 5
@@ -40,9 +41,13 @@ def file_order_from(file: GgufFile, threads: int | None) -> int | None:
     kind = next(iter(file.types))  # the type with the most bytes
     if not tiled_kernels.compute([kind]) or tiled_kernels.in_use() == "never" or why_not(REORDERED):
         return None
-    subject = {"type": kind, "threads": threads}
-    least = trial.once("orders", subject, lambda: orders_ms(kind, threads), smallest)
-    return None if least is None or least >= _NEVER else least
+    # The text may depend on the choice, so another trial must not change it.
+    of = {**surroundings(devices.this_machine()), "type": kind, "threads": threads}
+    try:
+        least = kept_facts.once("orders", of, lambda: smallest(orders_ms(kind, threads)), int)
+    except (LlamaError, OSError):  # llama.cpp cannot be measured so, or memory or the disk is full
+        return None
+    return least if least < _NEVER else None
 
 
 def orders_ms(kind: str, threads: int | None) -> dict[str, dict[int, float]]:
@@ -78,6 +83,6 @@ def smallest(ms: Mapping[str, Mapping[int, float]]) -> int:
     """
 
     def wins(n: int) -> bool:
-        return trial.is_faster(ms["file"][n], ms["reordered"][n], trial.CLEARLY_AT_ONCE)
+        return is_faster(ms["file"][n], ms["reordered"][n], CLEARLY_AT_ONCE)
 
     return min(itertools.takewhile(wins, reversed(SIZES)), default=_NEVER)

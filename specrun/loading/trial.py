@@ -1,19 +1,16 @@
 """A trial: candidates are measured one after the other, and the best of them is kept.
 
-Every choice that specrun makes by measuring follows the rules of this file: by how much a candidate must be faster,
-when there is no time for a further one, and how a result is remembered for later runs.
+Every choice that specrun makes by measuring follows the rules of this file: by how much a candidate must be faster, and
+when there is no time for a further one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from specrun import clock, kept_facts
-from specrun.errors import LlamaError
-from specrun.hardware.machine import surroundings
-from specrun.llama import devices
+from specrun import clock
 from specrun.long_run import Run
 
 CLEARLY = 1.03  # times as fast as the best so far: repeated measurements of the same settings differ by about as much
@@ -24,7 +21,6 @@ _WORTH_BEGINNING = 0.5  # share of a usual measurement that must fit before the 
 
 Candidate = TypeVar("Candidate")
 Found = TypeVar("Found")
-Times = TypeVar("Times")
 
 
 def is_faster(ms: float, than: float, margin: float = CLEARLY) -> bool:
@@ -74,21 +70,3 @@ def best_of(
         if best is None or is_better(found, best):
             best = found
     return Outcome(best, tried, ())
-
-
-def once(
-    kind: str, subject: Mapping[str, Any], measure: Callable[[], Times], choose: Callable[[Times], int]
-) -> int | None:
-    """What a trial chooses on this machine with this llama.cpp. It is made once, and its result is kept.
-
-    The text may depend on the choice, so another trial must not change it.
-
-    kind: of `kept_facts.KINDS`. subject: what else the choice depends on, as JSON values.
-    measure: what was measured. choose: the choice by that; a bool or an integer.
-    Returns None if llama.cpp cannot be measured so, or memory or disk are full.
-    """
-    of = {**surroundings(devices.this_machine()), **subject}
-    try:
-        return kept_facts.once(kind, of, lambda: choose(measure()), int)
-    except (LlamaError, OSError):
-        return None

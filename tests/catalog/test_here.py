@@ -17,7 +17,7 @@ from specrun.errors import UsageError
 from tests.eagle_heads import random_eagle3
 from tests.models import edited, random_bert, split
 from tests.mtp_targets import head_alone, random_mtp_qwen35
-from tests.other_programs import in_llama_cpp, in_lm_studio, in_ollama
+from tests.other_programs import in_lm_studio, in_ollama
 
 
 def names() -> list[str]:
@@ -51,7 +51,7 @@ def test_every_program_s_models_have_names_that_a_target_can_have(home: Path, lm
     paths = {
         "org/hub-GGUF:Q8_0": in_hub_layout(home.parent / "huggingface/hub", "org/hub-GGUF", "hub-Q8_0.gguf", files[0]),
         "org/new-GGUF:Q8_0": in_hub_layout(home / "llama.cpp", "org/new-GGUF", "new-Q8_0.gguf", files[1]),
-        "org/old-GGUF:Q8_0": in_llama_cpp(home / "llama.cpp", "org/old-GGUF", "sub/old-Q8_0.gguf", files[2]),
+        "org/sub-GGUF:Q8_0": in_hub_layout(home / "llama.cpp", "org/sub-GGUF", "sub/sub-Q8_0.gguf", files[2]),
         "pub/lm-GGUF:Q8_0": in_lm_studio(lm_studio, "pub/lm-GGUF/lm-Q8_0.gguf", files[3]),
         "llama-3b": in_lm_studio(lm_studio, f"{entry.repo}/{entry.file}", files[4]),
         "ollama:qwen2.5:7b": in_ollama(
@@ -63,7 +63,7 @@ def test_every_program_s_models_have_names_that_a_target_can_have(home: Path, lm
     assert {model.name: model.path for model in found} == paths
     assert {name: locate(name).path for name in paths} == paths
     assert {model.name: model.program for model in found if model.entry} == {"llama-3b": "LM Studio"}
-    assert locate("org/old-GGUF/sub/old-Q8_0.gguf").path == paths["org/old-GGUF:Q8_0"]
+    assert locate("org/sub-GGUF/sub/sub-Q8_0.gguf").path == paths["org/sub-GGUF:Q8_0"]
     assert locate("pub/lm-GGUF").path == paths["pub/lm-GGUF:Q8_0"]
     assert not locate("pub/lm-GGUF:Q4_K_M").path
 
@@ -114,8 +114,6 @@ def test_what_is_damaged_or_may_not_be_read_is_left_out(home: Path, lm_studio: P
     (lm_studio / "org/a/folder.gguf").mkdir()
     (lm_studio / "org/circle").symlink_to(lm_studio)
     os.mkfifo(lm_studio / "org/a/pipe.gguf")
-    in_llama_cpp(home / "llama.cpp", "org/repo", "x.gguf", script).unlink()
-    (home / "llama.cpp/manifest=a=b=c.json").write_text("[]")
     (home / ".lmstudio/settings.json").write_text("[]")
     (home / ".ollama").write_text("no folder")
     assert names() == ["org/a/a.gguf"]

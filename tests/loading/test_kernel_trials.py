@@ -11,7 +11,7 @@ from specrun import kept_facts
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import LlamaError
-from specrun.llama import tiled_kernels
+from specrun.llama import devices, library, tiled_kernels
 from specrun.llama_settings import LlamaSettings
 from specrun.loading import default_settings, kernel_trials
 from specrun.loading.default_settings import with_defaults
@@ -62,6 +62,34 @@ def test_a_trial_is_made_once_and_its_result_is_kept(k_quant: Path, monkeypatch:
     assert file_order_from(file, None) == 24, "a damaged result is measured again"
     assert file_order_from(file, 1) == 24
     assert len(n_trials) == 3, "another number of threads is another trial"
+
+
+@pytest.mark.parametrize("error", [LlamaError("no such kernels"), OSError("the disk is full")])
+def test_what_cannot_be_measured_is_unknown_and_not_remembered(
+    k_quant: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(kernel_trials, "orders_ms", fail)
+    assert file_order_from(GgufFile.read(k_quant), None) is None
+    assert kept() == []
+
+
+@pytest.mark.reordered
+def test_another_machine_or_llama_cpp_is_another_trial(k_quant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = GgufFile.read(k_quant)
+    keep(monkeypatch, 16)
+    assert file_order_from(file, None) == 16
+    keep(monkeypatch, 24)
+    assert file_order_from(file, None) == 16
+    with monkeypatch.context() as patched:
+        patched.setattr(library, "build", lambda: "another build")
+        assert file_order_from(file, None) == 24
+    here = devices.this_machine()
+    monkeypatch.setattr(devices, "this_machine", lambda: replace(here, cpu=replace(here.cpu, name="another")))
+    keep(monkeypatch, 32)
+    assert file_order_from(file, None) == 32
 
 
 @pytest.mark.reordered

@@ -1,21 +1,16 @@
-"""The rules by which trials choose: margin, deadline, what is left out and what is remembered. No model is loaded."""
+"""The rules by which trials choose: margin, deadline and what is left out. No model is loaded."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import pytest
 
-from specrun import kept_facts
-from specrun.errors import LlamaError
-from specrun.llama import devices, library
 from specrun.loading import trial
 from specrun.loading.trial import CLEARLY, Outcome, best_of, is_faster, is_time
-from specrun.locations import data_dir
 from specrun.long_run import Run
 
 
@@ -99,38 +94,3 @@ def test_is_time_compares_with_the_deadline() -> None:
         assert is_time(3.0, run)
         assert not is_time(3.1, run)
     assert is_time(1e9, Run())
-
-
-def kept() -> list[Path]:
-    return list((data_dir() / "kind").glob("*.json"))
-
-
-def chosen(measure: Callable[[], list[int]], subject: int = 1) -> int | None:
-    return trial.once("kind", {"subject": subject}, measure, min)
-
-
-def test_a_result_is_remembered_for_its_subject() -> None:
-    assert chosen(lambda: [3, 2]) == 2
-    assert chosen(lambda: pytest.fail("measured again")) == 2
-    assert chosen(lambda: [5], subject=2) == 5
-    assert sorted(kept_facts.read(path).value for path in kept()) == [2, 5]
-
-
-@pytest.mark.parametrize("error", [LlamaError("no such kernels"), OSError("the disk is full")])
-def test_what_cannot_be_measured_is_unknown_and_not_remembered(error: Exception) -> None:
-    def fail() -> list[int]:
-        raise error
-
-    assert chosen(fail) is None
-    assert kept() == []
-
-
-def test_another_machine_or_llama_cpp_is_another_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen(lambda: [2]) == 2
-    with monkeypatch.context() as patched:
-        patched.setattr(library, "build", lambda: "another build")
-        assert chosen(lambda: [7]) == 7
-    here = devices.this_machine()
-    other = replace(here, cpu=replace(here.cpu, name="another"))
-    monkeypatch.setattr(devices, "this_machine", lambda: other)
-    assert chosen(lambda: [9]) == 9
