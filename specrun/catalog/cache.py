@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from specrun.catalog.entries import Entry
 from specrun.catalog.file_names import ambiguous, models_among, shards, with_quantization
 from specrun.catalog.hub import RefusedError, address, cache_dir, client, max_http_bytes
 from specrun.catalog.hub.client import RemoteFile, RemoteModel
@@ -34,13 +35,16 @@ from specrun.locations import existing_folder, file_bytes, whole_file
 
 
 @dataclass(frozen=True)
-class CachedModel:
-    """A complete model in the cache."""
+class LocalModel:
+    """A model on this machine."""
 
-    repo: str
-    file: str  # name in the repository; of a split model, the first shard's
-    path: Path  # of `file`
-    bytes: int  # of all shards together
+    name: str  # what `--target` takes
+    path: Path  # of its first file
+    n_bytes: int  # of all its files
+    program: str | None = None  # that keeps it; None for the hub's cache
+    entry: Entry | None = None  # the catalog's
+    repo: str | None = None  # on the hub
+    file: str | None = None  # in `repo`; of a split model, the first shard
 
 
 def folder(repo: str, root: Path | None = None) -> Path:
@@ -68,9 +72,9 @@ def find(model: HubName) -> Path | None:
     return None
 
 
-def models() -> list[CachedModel]:
-    """All complete GGUF models in the cache, each once, sorted by repository and file."""
-    models: dict[tuple[str, str], CachedModel] = {}
+def models() -> list[LocalModel]:
+    """All complete GGUF models in the cache, each once, sorted by repository and file, without names."""
+    models: dict[tuple[str, str], LocalModel] = {}
     for repo_folder in (folder for root in roots() for folder in _repositories(root)):
         repo = repo_folder.name.removeprefix("models--").replace("--", "/", 1)
         for snapshot in _snapshots(repo_folder, None):
@@ -78,7 +82,7 @@ def models() -> list[CachedModel]:
                 paths = [snapshot / shard for shard in shards(file)]
                 if (repo, file) not in models and all(path.is_file() for path in paths):
                     n_bytes = sum(path.stat().st_size for path in paths)
-                    models[repo, file] = CachedModel(repo, file, snapshot / file, n_bytes)
+                    models[repo, file] = LocalModel("", snapshot / file, n_bytes, repo=repo, file=file)
     return [models[key] for key in sorted(models)]
 
 
@@ -86,11 +90,6 @@ def _repositories(root: Path) -> list[Path]:
     with suppress(OSError):
         return list(root.glob("models--*--*"))
     return []
-
-
-def file_in_repository(repo: str, path: Path) -> str:
-    """The name that a cached file, as returned by `find`, has in its repository."""
-    return "/".join(path.relative_to(folder(repo)).parts[2:])
 
 
 def register(repo: str, revision: str, commit: str, blobs: dict[str, Path]) -> Path:
@@ -115,9 +114,13 @@ def register(repo: str, revision: str, commit: str, blobs: dict[str, Path]) -> P
     return snapshot / next(iter(blobs))
 
 
-def remove(repo: str, file: str) -> int:
-    """Delete a model with blobs that no other file uses. Returns the number of bytes freed. Raises HubError."""
+def remove(repo: str, path: Path) -> int:
+    """Delete a model with blobs that no other file uses. Returns the number of bytes freed. Raises HubError.
+
+    path: of its first file, as returned by `find`.
+    """
     repo_folder = folder(repo)
+    file = "/".join(path.relative_to(repo_folder).parts[2:])
     with disk_errors_as_hub_errors():
         for snapshot in _snapshots(repo_folder, None):
             for shard in shards(file):

@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from specrun.catalog import cache, ollama
-from specrun.catalog.entries import Entry, catalog, does
+from specrun.catalog.cache import LocalModel
+from specrun.catalog.entries import catalog, does
 from specrun.catalog.file_names import (
     ambiguous,
     is_safe_path,
@@ -35,19 +36,6 @@ from specrun.locations import parse_json, user_path
 _NO_DRAFTS = ("t5", "t5encoder")  # models that encode a text first
 _HEADS = ("eagle3", "dflash")
 _DEPTH = 4  # folders of LM Studio's that are searched; links may lead in circles
-
-
-@dataclass(frozen=True)
-class LocalModel:
-    """A model on this machine."""
-
-    name: str  # what `--target` takes
-    path: Path  # of its first file
-    n_bytes: int  # of all its files
-    program: str | None = None  # that keeps it; None for the hub's cache
-    entry: Entry | None = None  # the catalog's
-    repo: str | None = None  # on the hub
-    file: str | None = None  # in `repo`
 
 
 def local_models(with_heads: bool = False) -> list[LocalModel]:
@@ -96,8 +84,7 @@ def find(model: HubName) -> Path | None:
 
 def _all() -> Iterator[LocalModel]:
     entries = {(entry.repo, entry.file): entry for entry in catalog().values()}
-    cached = [LocalModel("", one.path, one.bytes, None, None, one.repo, one.file) for one in cache.models()]
-    for model in [*cached, *_of_lm_studio()]:
+    for model in [*cache.models(), *_of_lm_studio()]:
         entry = entries.get((model.repo or "", model.file or ""))
         of_hub = f"{model.repo}/{model.file}" if model.repo else _short(model.path)
         yield replace(model, name=entry.alias if entry else of_hub, entry=entry)

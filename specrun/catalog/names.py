@@ -1,17 +1,7 @@
-"""Decides what a model's name on the command line means: a path or a model on the hub.
-
-    qwen-14b                       an alias of the catalog
-    qwen-14b:q2_k                  the same model in another quantization
-    bartowski/gemma-2-2b-it-GGUF   a repository on the hub, its Q4_K_M or Q8_0 file; `:Q6_K` after it names another
-    org/repo/model-Q4_K_M.gguf     a file of a repository
-    hf.co/org/repo:Q6_K            the same by an address, also https://huggingface.co/org/repo/blob/main/model.gguf
-    org/repo:model-Q6_K.gguf       the same, as Ollama writes it; `:latest` is what a name without a tag means
-    ollama:qwen2.5:7b              a model that Ollama keeps, as `ollama list` names it
-    ./model.gguf                   a path
-    embedded                       the target inside the package
+"""Decides what a model's name on the command line means: a path or a model on the hub (docs/models.md has all forms).
 
 An alias has precedence over an existing file of that name, and that over a repository. What is none of these may be a
-model of Ollama's without the prefix.
+model of Ollama's without the prefix `ollama:`.
 """
 
 from __future__ import annotations

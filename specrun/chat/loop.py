@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from specrun import interrupts
-from specrun.catalog.here import LocalModel, local_models
+from specrun.catalog.cache import LocalModel
+from specrun.catalog.here import local_models
 from specrun.chat import commands, conversation_file
 from specrun.chat.conversation_file import Keeper, LastConversation
 from specrun.chat.reader import without_echo

@@ -144,7 +144,7 @@ def remove(names: LocalNames, yes: Yes = False) -> None:
     for name, repo, path in cached:
         forget_draft(path)
         forget_head(path)
-        freed = cache.remove(repo, cache.file_in_repository(repo, path))
+        freed = cache.remove(repo, path)
         output.note(f"{name} deleted: {size_text(freed)} free again")
 
 

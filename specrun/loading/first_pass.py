@@ -1,10 +1,8 @@
 """The first passes of a model on devices that it was never computed on, made in a process of their own.
 
-A driver may crash in a kernel that no other program has used. So where a GPU is to hold layers, and this model was
-neither tuned nor tried with this build of llama.cpp, these devices and their driver, a child process loads the pair and
-makes passes of several sizes. If it runs out of memory, fewer layers are put into VRAM; if it crashes, others of
-llama.cpp's settings are tried in turn. The result is kept in `first-passes` in the data folder, and later runs begin
-with it.
+A driver may crash in a kernel that no other program has used (docs/adr/0023-a-first-pass-in-a-process-of-its-own.md).
+If the process runs out of memory, fewer layers are put into VRAM; if it crashes, others of llama.cpp's settings are
+tried in turn. Later runs begin with the result.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from specrun.catalog.cache import LocalModel
 from specrun.catalog.entries import COMPANIONS, Entry, can_draft
-from specrun.catalog.here import LocalModel
 from specrun.catalog.info import kind_of
 from specrun.display_text import one_line, size_text
 from specrun.hardware.fit import Fits

@@ -119,7 +119,7 @@ def test_a_fresh_model_is_where_every_other_program_looks(shown: Shown) -> None:
 def test_what_the_client_of_the_hub_fetched_is_found() -> None:
     path = Path(huggingface_hub.hf_hub_download(REPO, FILE))
     assert cache.find(name()) == path
-    assert [(model.repo, model.file, model.bytes) for model in cache.models()] == [(REPO, FILE, len(CONTENT))]
+    assert [(model.repo, model.file, model.n_bytes) for model in cache.models()] == [(REPO, FILE, len(CONTENT))]
 
 
 def test_a_split_model_comes_with_all_its_shards(repository: Repository, shown: Shown) -> None:
@@ -541,7 +541,7 @@ def test_a_read_only_cache(shown: Shown, small_disk: Callable[[str], None]) -> N
     small_disk("ro")
     assert cache.find(name()) == path
     with pytest.raises(HubError, match="Read-only"):
-        cache.remove(REPO, FILE)
+        cache.remove(REPO, path)
 
 
 def test_a_file_where_the_cache_should_be(shown: Shown, tmp_path: Path) -> None:
@@ -594,11 +594,10 @@ def test_a_file_that_the_hub_sends_to_its_own_client_only(shown: Shown, monkeypa
 def test_removing_frees_the_blobs_and_leaves_the_other_models(shown: Shown) -> None:
     path = pulled(shown)
     split = pulled(shown, f"{REPO}:Q8_0")
-    assert cache.file_in_repository(REPO, split) == SHARDS[0]
-    assert cache.remove(REPO, SHARDS[0]) == 3000
+    assert cache.remove(REPO, split) == 3000
     assert cache.find(name(f"{REPO}:Q8_0")) is None
     assert path.read_bytes() == CONTENT
-    assert cache.remove(REPO, FILE) == len(CONTENT)
+    assert cache.remove(REPO, path) == len(CONTENT)
     assert not cache.folder(REPO).exists()
 
 

@@ -21,10 +21,8 @@ from specrun.hardware import memory
 from specrun.hardware.memory import Memory
 from specrun.hardware.residency import Residency
 from specrun.llama import LlamaModel
-from specrun.llama.context import LlamaContext
 from specrun.llama.streaming.address_space import PAGE
 from specrun.llama.streaming.cached_experts import CachedExperts
-from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama.streaming.weight_file import WeightFile
 from specrun.llama_settings import LlamaSettings
 from specrun.loading import loading, residency

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import llama_cpp
 import numpy as np
 
 from specrun.catalog.layer_states import n_bytes, weight_pages
 from specrun.hardware.memory import Pressure
 from specrun.hardware.residency import FEWEST_SLOTS, RingSettings, plan_residency
-from specrun.llama.batch import committed_tokens, joined, rows_batch
+from specrun.llama.batch import committed_tokens, joined
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext, Logits
 from specrun.llama.facts import tiny_model
 from specrun.llama.slot_cells import CellLedger, n_sequences
