@@ -237,21 +237,16 @@ def _entry(alias: str, keys: dict[str, Any], families: dict[str, Any], own_path:
 
 def can_draft(companion: str, architecture: str | None) -> bool:
     """Whether specrun can draft with one of COMPANIONS for a target of this architecture."""
-    match companion:
-        case "sibling":
-            return True
-        case "assistant":
-            return does("gives_cache", architecture)
-        case "mtp":
-            return does("mtp", architecture)
-    return does("layer_inputs", architecture)
+    table = {"assistant": "gives_cache", "mtp": "mtp"}.get(companion, "layer_inputs")
+    return companion == "sibling" or does(table, architecture)
 
 
 def how_to_draft(companion: str, architecture: str | None) -> str:
     """What specrun does with a companion, and what to give for it."""
+    is_mtp = companion == "mtp"
     if not can_draft(companion, architecture):
-        return "specrun cannot draft with them" if companion == "mtp" else "specrun cannot draft with it"
-    return "--draft mtp, if the file has them" if companion == "mtp" else "give its file as --draft"
+        return f"specrun cannot draft with {'them' if is_mtp else 'it'}"
+    return "--draft mtp, if the file has them" if is_mtp else "give its file as --draft"
 
 
 def best_companion(companions: Sequence[str], architecture: str | None) -> str | None:

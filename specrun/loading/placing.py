@@ -207,11 +207,7 @@ def first_guesses(options: RunOptions, here: Here, placement: Placement) -> Firs
         # Rows of logits, of both models and in their buffers, take memory that weights need more.
         n_rows = int(_MOST_OF_RAM * placement.request.ram_bytes / (_ROW_COPIES * _FLOAT_BYTES * max(file.n_vocab, 1)))
         largest = min(max(n_rows, NEAR_BUDGET), MOST_TOKENS)
-    return FirstGuesses(experts, _copies_from(options, placement), largest)
-
-
-def _copies_from(options: RunOptions, placement: Placement) -> int | None:
     settings = options.settings.over(placement.settings)
     # Weights that are re-ordered for the CPU are not copied, and streamed ones neither.
     copies = placement.regime == "partly in VRAM" and settings.op_offload is not False and not settings.repack
-    return offload_threshold.in_use() if copies else None
+    return FirstGuesses(experts, offload_threshold.in_use() if copies else None, largest)
