@@ -18,7 +18,7 @@ from typing import Any
 
 from specrun.catalog import embedded
 from specrun.constraints.json_schema import schema_to_gbnf
-from specrun.decoding.growth_maps import by_profile
+from specrun.decoding.tree_shapes import by_profile
 from specrun.decoding.request import Request
 from specrun.loading.model import Model
 from specrun.loading.resolving import identity_of

@@ -24,7 +24,7 @@ import numpy as np
 from specrun.catalog import embedded
 from specrun.decoding.engine import Engine
 from specrun.decoding.generation import Generation
-from specrun.decoding.growth_maps import PositionalMeter
+from specrun.decoding.tree_shapes import PositionalMeter
 from specrun.decoding.passes import write_alone
 from specrun.decoding.request import Request
 from specrun.loading.model import Model

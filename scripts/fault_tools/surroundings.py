@@ -41,7 +41,6 @@ def home(place: Place, _extent: Extent) -> Injections:
         ("demo",): ({1}, "SPECRUN_CACHE_DIR"),
         ("models", "list"): ({0}, ""),
         ("models", "make-draft", "--types", "q4_0", "--keep-layers", "0.5"): ({1}, "SPECRUN_DATA_DIR"),
-        ("methods", "growth-map"): ({0}, ""),
         ("chat", "-m", "embedded", "--speculate", "off"): ({0}, ""),
         ("chat", "--continue"): ({2}, "no conversation"),
     }
@@ -96,7 +95,6 @@ def paths(place: Place, _extent: Extent) -> Injections:
             (*_HISTORY, *pair),
             ("datastore", odd.work / "text", "--save", odd.work / f"s {name}", "--target", target),
             (*_WRITE, *pair, "--datastore", odd.work / f"s {name}"),
-            ("methods", "growth-map", *pair),
             ("tune", "--export", odd.work / f"p {name}", *pair),
             ("models", "info", target),
         ):

@@ -11,7 +11,7 @@ from statistics import mean, median
 from typing import Any
 
 from specrun.catalog.heads import article
-from specrun.decoding import growth_maps
+from specrun.decoding import tree_shapes
 from specrun.decoding.statistics import Statistics
 from specrun.llama import AnyHead
 from specrun.loading.model import Model
@@ -213,7 +213,7 @@ class RowPlans:
             return best[CHAIN_ROW if method is CHAIN else TREE_ROW]
         profile = self._model.plans.profile
         if method.is_adaptive and profile:
-            return growth_maps.by_profile(method.plan(), profile, self._settings.sampling.temperature, is_open=True)
+            return tree_shapes.by_profile(method.plan(), profile, self._settings.sampling.temperature, is_open=True)
         row, usual = (CHAIN_ROW, CHAIN.plan(depth=4)) if method.is_chain else (TREE_ROW, SPECEXEC.plan(16, 8))
         size = best.get(row, usual)
         depth = max(size.depth, _DEEP) if method.stops else size.depth

@@ -1,5 +1,5 @@
 """Research: `specrun bench` measures plans against plain decoding on the user's own pair, `specrun methods` lists what
-`--method` can name and the tree shapes of Sequoia's, `specrun datastore` indexes text files for drafting from them.
+`--method` can name, `specrun datastore` indexes text files for drafting from them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from specrun.long_run import left_text
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import Temperature, TokenOptions, sampling_parameters
-from specrun.options.speculation_options import Budget, Datastore, Depth, ModelOptions, SpeculationOptions, Target
+from specrun.options.speculation_options import Datastore, ModelOptions, SpeculationOptions, Target
 from specrun.views import output
 
 if TYPE_CHECKING:
@@ -171,16 +171,8 @@ _KINDS = {
     "acceptance rule": "other rules of accepting",
 }
 
-methods_app = typer.Typer(name="methods", cls=Group, invoke_without_command=True)
-
-
-@methods_app.callback()
-def methods(
-    context: typer.Context, json: Annotated[bool, typer.Option("--json", help="A JSON list of objects.")] = False
-) -> None:
+def methods(json: Annotated[bool, typer.Option("--json", help="A JSON list of objects.")] = False) -> None:
     """List the methods of drafting and accepting. The table says what each needs, where it pays, and its paper."""
-    if context.invoked_subcommand:
-        return
     from specrun.speculation.registry import METHODS
 
     if json:
@@ -196,40 +188,6 @@ def methods(
                 name = method.name if method.lossless else f"{method.name} (lossy)"
                 table.add_row(name, method.pays, ", ".join(method.needs), method.paper)
     output.print_table(table)
-
-
-@methods_app.command("growth-map", cls=Command)
-@expanded
-def growth_map(
-    method: Annotated[str, typer.Option("--method", metavar="NAME", help="sequoia or sequoia-match.")] = "sequoia",
-    budget: Budget = None,
-    depth: Depth = None,
-    temp: Temperature = 0.8,
-    *,
-    models: ModelOptions,
-    machine: MachineOptions,
-) -> None:
-    """Measure how often each child of a node is accepted, and show the tree that is best for it.
-
-    Its size is chosen by the profile of `specrun tune`, if there is one, else --budget and --depth bound it.
-    """
-    from specrun.cli.opening import opened
-    from specrun.decoding import growth_maps
-    from specrun.speculation.registry import find
-    from specrun.views import tree_view
-
-    if not find(method).wants_shape:
-        raise UsageError(f"--method is sequoia or sequoia-match here; got {method}")
-    speculation = SpeculationOptions(method=method, budget=budget, depth=depth)
-    with opened(models, speculation, machine, temp, is_measured=True) as model:
-        if model.engine.draft is None:
-            raise UsageError("a growth map depends on the draft; give a --draft")
-        plans = model.plans
-        with output.progress() as show:
-            show("measuring how often each child of a node is accepted")
-            acceptance = growth_maps.acceptance(model.engine, plans.profile, temp)
-            shape = plans.candidates[0].shape or growth_maps.best(plans.candidates[0], acceptance, model.engine)
-    output.print_table(tree_view.static_tree(shape, acceptance))
 
 
 def datastore(

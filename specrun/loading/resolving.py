@@ -13,7 +13,7 @@ from specrun.catalog import embedded, ollama
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import check_tokenizer
 from specrun.catalog.resolve import NO_DRAFT, OWN_HEAD, Fetcher, local_pair
-from specrun.decoding import growth_maps, prompt_tokens
+from specrun.decoding import prompt_tokens, tree_shapes
 from specrun.errors import UsageError
 from specrun.hardware.machine import surroundings
 from specrun.kept_facts import KeptFact
@@ -149,7 +149,7 @@ def with_profile(
 
 def _with_size(plan: Plan, profile: Profile | None, speculation: SpeculationOptions, temperature: float) -> Plan:
     if profile:
-        return growth_maps.by_profile(plan, profile, temperature, speculation.is_open)
+        return tree_shapes.by_profile(plan, profile, temperature, speculation.is_open)
     if plan.method.is_adaptive:
         raise UsageError(f"--method {speculation.method} needs a profile of this pair; run `specrun tune` first")
     return plan

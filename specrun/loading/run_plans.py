@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from specrun.decoding import growth_maps
+from specrun.decoding import tree_shapes
 from specrun.decoding.engine import Engine
 from specrun.hardware.cpu import LoadWatch, usable_cores
 from specrun.hardware.placement import Placement
@@ -79,7 +79,7 @@ class RunPlans:
         """The plans; where a tree shape is needed and missing, it is computed, if there is a draft model."""
         if self.engine.draft is None:
             return list(plans)
-        return growth_maps.shaped(self.engine, self.profile, plans, temperature)
+        return tree_shapes.shaped(self.engine, self.profile, plans, temperature)
 
     def fixed(self, plan: Plan, temperature: float) -> FixedPlan:
         """A chooser of this plan for every pass, with the profile's cost tables if there is a profile."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from specrun import clock
 from specrun.decoding.generation import Generation
-from specrun.decoding.growth_maps import PositionalMeter
+from specrun.decoding.tree_shapes import PositionalMeter
 from specrun.decoding.passes import write_alone
 from specrun.decoding.request import Request
 from specrun.loading.model import Model

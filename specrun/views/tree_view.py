@@ -1,41 +1,15 @@
-"""Token trees in the terminal: the tree of a pass, and a static tree."""
+"""The token tree of a pass in the terminal."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from rich.console import Group
 from rich.text import Text
 from rich.tree import Tree
 
 from specrun.decoding.generation import StepOfText
-from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
-from specrun.views import output
-
-_MAX_NODES, _MAX_DEPTH = 64, 16  # of a tree that is drawn node by node, in 80 columns
-
-
-def caption(shape: TreeShape, acceptance: Sequence[float]) -> str:
-    """The size of the tree, and the tokens that a pass over it is expected to commit."""
-    nodes = f"{shape.n_nodes} node{'' if shape.n_nodes == 1 else 's'}"
-    leaves = f"{shape.n_leaves} {'leaf' if shape.n_leaves == 1 else 'leaves'}"
-    return f"{nodes}, {shape.depth} deep, {leaves}, {shape.expected(acceptance):.2f} tokens a pass expected"
-
-
-def static_tree(shape: TreeShape, acceptance: Sequence[float]) -> Group:
-    """A tree with the chance of every node in percent, or, of a large tree, what is expected of each of its levels."""
-    chances = shape.chances(acceptance)
-    if shape.n_nodes <= _MAX_NODES and shape.depth <= _MAX_DEPTH:
-        branches = {ROOT: Tree("o")}
-        for node, parent in enumerate(shape.parents[1:], start=1):
-            branches[node] = branches[parent].add(f"{100 * chances[node]:.0f} %")
-        return Group(branches[ROOT], caption(shape, acceptance))
-    table = output.table("level", "nodes", "expected", right=("level", "nodes", "expected"))
-    for depth, level in enumerate(shape.levels):
-        table.add_row(str(depth), str(len(level)), f"{chances[list(level)].sum():.2f}")
-    return Group(table, caption(shape, acceptance))
 
 
 def pass_tree(drafted: StepOfText, token_bytes: Callable[[int], bytes]) -> Tree:

@@ -64,13 +64,6 @@ def test_a_lossy_method_says_so(here: SpecrunHere) -> None:
     assert "not the target's" in result.stderr
 
 
-@pytest.mark.slow
-def test_a_growth_map_is_shown(here: SpecrunHere) -> None:
-    result = here("methods", "growth-map", "--budget", "12", "--depth", "4", "--temp", "0")
-    assert result.code == 0, result.stderr
-    assert "12 nodes" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
@@ -129,11 +122,6 @@ def test_history_is_kept_on_request_and_drafted_from(here: SpecrunHere, tmp_path
     again = json.loads(here(*arguments, "--history", **data).stdout)
     assert again["token_ids"] == first["token_ids"]
     assert again["passes"] < 0.7 * first["passes"], "the same answer is known by now"
-
-
-def test_a_growth_map_needs_a_method_that_has_one(here: SpecrunHere) -> None:
-    here("methods", "growth-map", "--method", "chain").assert_fails(2, "sequoia-match")
-    here("methods", "growth-map", "--draft", "none", "--target", "x.gguf").assert_fails(3, "x.gguf")
 
 
 def test_a_benchmark_of_all_methods(specrun: Specrun, tmp_path: Path) -> None:

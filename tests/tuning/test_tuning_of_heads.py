@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specrun.decoding.growth_maps import PositionalMeter
+from specrun.decoding.tree_shapes import PositionalMeter
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions

@@ -9,7 +9,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.decoding.engine import Engine
-from specrun.decoding.growth_maps import PositionalMeter
+from specrun.decoding.tree_shapes import PositionalMeter
 from specrun.llama.draft_tokens import rows_along
 from specrun.sampling import Distribution, Sampler, SamplingParameters
 from specrun.speculation.drafters.specexec import SPECEXEC

@@ -21,7 +21,7 @@ from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.drafters.static import MAX_DEPTH
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.calibration import MAX_RANK
-from specrun.speculation.shape import MAX_LEAVES, TreeShape
+from specrun.speculation.shape import MAX_LEAVES
 
 # All chosen by hand.
 _CTX = 64  # context length in tokens at which costs are compared
@@ -53,26 +53,28 @@ def by_profile(plan: Plan, profile: Profile, temperature: float, is_open: bool) 
 
 
 def shaped(engine: Engine, profile: Profile | None, plans: Sequence[Plan], temperature: float) -> list[Plan]:
-    """The plans; each of Sequoia's methods that lacks a shape gets the best for `acceptance` within its bounds."""
+    """The plans; each of Sequoia's methods that lacks a shape gets the best within its bounds, for the acceptance of
+    the profile or of short texts that the target writes now.
+    """
     if not any(map(_lacks_shape, plans)):
         return list(plans)
-    vector = acceptance(engine, profile, temperature)
-    return [plan.shaped(best(plan, vector, engine)) if _lacks_shape(plan) else plan for plan in plans]
+    if profile and profile.acceptance:
+        vector = profile.acceptance_at(temperature).positional
+    else:
+        vector = _measured(engine, temperature)
+    leaves = engine.target.max_leaves
+    return [
+        plan.shaped(sequoia.best_shape(vector, plan.budget, plan.depth, leaves)) if _lacks_shape(plan) else plan
+        for plan in plans
+    ]
 
 
 def _lacks_shape(plan: Plan) -> bool:
     return plan.method.wants_shape and plan.shape is None and plan.drafts
 
 
-def best(plan: Plan, vector: Sequence[float], engine: Engine) -> TreeShape:
-    """The best shape for an acceptance vector within the bounds of the plan and the engine."""
-    return sequoia.best_shape(vector, plan.budget, plan.depth, engine.target.max_leaves)
-
-
-def acceptance(engine: Engine, profile: Profile | None, temperature: float) -> list[float]:
-    """Positional acceptance from the profile, or measured along short texts that the target writes now."""
-    if profile and profile.acceptance:
-        return profile.acceptance_at(temperature).positional
+def _measured(engine: Engine, temperature: float) -> list[float]:
+    """Positional acceptance, measured along short texts that the target writes."""
     sampling = SamplingParameters(temperature=temperature)
     meter = PositionalMeter(engine, sampling)
     model = engine.target.context.model
