@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,15 +56,13 @@ def sample_and_match(
         path.append(child)
 
 
-class AcceptanceRule(Protocol):
-    """A rule that compares the target's distribution with the draft's; they are in `specrun.speculation.papers`."""
+AcceptanceRule = Callable[[Draft, NDArray[np.float32], Sampler, Sequence[int]], Accepted]
+"""Compares the target's distribution with the draft's: (draft, rows, sampler, tokens) -> what is accepted, as `accept`.
 
-    @property
-    def lossless(self) -> bool:
-        """Whether the text is distributed as the target's."""
-        ...
+The rules are in `specrun.speculation.papers`."""
 
-    def accept(self, draft: Draft, rows: NDArray[np.float32], sampler: Sampler, tokens: Sequence[int]) -> Accepted:
+
+def accept(self, draft: Draft, rows: NDArray[np.float32], sampler: Sampler, tokens: Sequence[int]) -> Accepted:
         """The accepted path of the draft's tree; arguments as in `accept`."""
         ...
 
@@ -81,4 +78,4 @@ def accept(
     """
     if rule is None or sampler.parameters.temperature == 0:
         return sample_and_match(draft.tree, rows, sampler.sample, len(tokens), sampler.recent(tokens))
-    return rule.accept(draft, rows, sampler, tokens)
+    return rule(draft, rows, sampler, tokens)

@@ -6,7 +6,6 @@ import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +51,10 @@ class TreeGrowth:
         self.depths.append(self.depths[parent] + 1)
         self.probabilities.append(probability)
         return len(self.tokens) - 1
+
+    def add_ranked(self, token: int, parent: int, rank: int, probability: float) -> int:
+        """Offer a child where scores only fix the order: siblings by rank, and never rising along a path."""
+        return self.add(token, parent, self.scores[parent] - float(np.log(rank + 2)), probability)
 
     def add_likely(self, nodes: Sequence[int], rows: CandidateRows, sharpness: float, least: float) -> range:
         """Offer those of the candidates below each of `nodes` whose score is above `least`; returns their ids.
@@ -142,27 +145,7 @@ class TreeGrowth:
         return whole.limited(limits.budget, limits.leaves)
 
 
-class CandidateSource(Protocol):
-    """Gives candidates for the children of nodes."""
-
-    def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> CandidateRows:
-        """The candidates below each of `nodes`, from one draft pass. The first call for a tree is for [ROOT]."""
-        ...
-
-    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
-        """As `DraftModel.expandable`."""
-        ...
-
-
-class ChainSource(CandidateSource, Protocol):
-    """Gives candidates for trees, and the one token that a chain follows."""
-
-    def favourite(self, growth: TreeGrowth, node: int) -> int:
-        """The token that the sampler would choose below `node`, from one draft pass; NO_TOKEN for none."""
-        ...
-
-
-def expandable_of(growth: TreeGrowth, source: CandidateSource, nodes: list[int], width: int) -> list[int]:
+def expandable_of(growth: TreeGrowth, source: ModelCandidates, nodes: list[int], width: int) -> list[int]:
     """At most `width` of `nodes`, best first, that one draft pass can expand together. The root alone always can be.
 
     nodes: all that may still be expanded, best first; no other node will be expanded from now on.
@@ -200,6 +183,7 @@ class ModelCandidates:
         return self.model.expand(growth.drafted(nodes))
 
     def children(self, growth: TreeGrowth, nodes: Sequence[int]) -> CandidateRows:
+        """The candidates below each of `nodes`, from one draft pass. The first call for a tree is for [ROOT]."""
         return self.candidates(growth, nodes, self.rows(growth, nodes))
 
     def candidates(self, growth: TreeGrowth, nodes: Sequence[int], rows: NDArray[np.float32]) -> CandidateRows:
@@ -210,8 +194,10 @@ class ModelCandidates:
         return sampler.candidates(rows, [n + growth.depths[node] for node in nodes], before, MAX_CHILDREN)
 
     def favourite(self, growth: TreeGrowth, node: int) -> int:
+        """The token that the sampler would choose below `node`, from one draft pass; NO_TOKEN for none."""
         row, recent = self.rows(growth, [node])[0], self.sampler.recent(growth.committed) + growth.path(node)
         return self.sampler.sample(row, len(growth.committed) + growth.depths[node], recent)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
+        """As `DraftModel.expandable`."""
         return self.model.expandable(parents, width)

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from specrun.errors import UsageError
 from specrun.speculation.accept import AcceptanceRule
 from specrun.speculation.drafter import Drafter, Guesses
-from specrun.speculation.growth import ChainSource
+from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.shape import TreeShape
 
@@ -39,7 +39,7 @@ class Drafting:
 
     plan: Plan
     temperature: float  # of sampling; 0 is greedy
-    source: ChainSource | None = None  # the draft model's candidates, or a recording of them
+    source: ModelCandidates | None = None  # the draft model's
     guide: Guide | None = None  # cost tables and calibration
     guesses: Guesses | None = None  # the draft sources, for a method that uses any
 
@@ -48,7 +48,7 @@ class Drafting:
         make = self.plan.method.drafter
         return make(self) if make and self.plan.drafts else None
 
-    def need_source(self) -> ChainSource:
+    def need_source(self) -> ModelCandidates:
         """`source`, or ValueError if it is missing."""
         return self.needed(self.source, "a draft model")
 
@@ -82,6 +82,7 @@ class Method:
     pays: str  # a clause that completes "it pays ..."
     drafter: Callable[[Drafting], Drafter] | None  # makes its drafter; None for plain decoding
     rule: AcceptanceRule | None = None  # at temperatures above 0; at 0 all do the same. None: sample and match
+    lossless: bool = True  # whether the text is the target's, token for token or in distribution
     needs: tuple[str, ...] = (DRAFT,)  # besides the target
     stops: bool = False  # whether it ends a tree by itself, so that the plan's depth is only a bound
     budget: int | None = None  # nodes of a tree if nobody says otherwise; None is a moderate number
@@ -97,11 +98,6 @@ class Method:
     def samples(self) -> bool:
         """Whether its text for a seed differs from plain decoding's, because trees are drawn at random for its rule."""
         return self.rule is not None
-
-    @property
-    def lossless(self) -> bool:
-        """Whether the text is the target's, token for token or in distribution."""
-        return self.rule is None or self.rule.lossless
 
     @property
     def needs_draft(self) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from specrun.errors import UsageError
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
-from specrun.speculation.drafters.guessed import DRAFTLESS
+from specrun.speculation.drafters.guessed import DRAFTLESS, SINGLE_SOURCES
 from specrun.speculation.drafters.specexec import DFLASH, EAGLE3, MTP, SPECEXEC
 from specrun.speculation.drafters.static import SEQUOIA_MATCH
 from specrun.speculation.method import OFF, Method
 from specrun.speculation.papers.compared import PAPERS
 
 _OWN = (OFF, CHAIN, SPECEXEC, SEQUOIA_MATCH, ADAPTIVE, MERGED, DRAFTLESS, EAGLE3, MTP, DFLASH)
-METHODS = {method.name: method for method in (*_OWN, *PAPERS)}
+METHODS = {method.name: method for method in (*_OWN, *SINGLE_SOURCES, *PAPERS)}
 # Other names of methods: that of `--speculate`, and those of the multi-candidate paper for the same rules.
 ALIASES = {"tree": SPECEXEC.name, "multi-candidate": "specinfer", "multi-candidate-without-replacement": "rsd"}
 

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from specrun.sampling import Distribution
 from specrun.speculation.planning.calibration import MAX_RANK
 from specrun.speculation.planning.costs import CostModel
-from specrun.speculation.shape import MAX_LEAVES, Chances, TreeShape, acceptance_vector
-from specrun.speculation.tree import NO_PARENT, ROOT, children_of
+from specrun.speculation.shape import MAX_LEAVES, TreeShape
+from specrun.speculation.tree import NO_PARENT, ROOT, depth_first
+
+Chances = NDArray[np.float64]
 
 MAX_CHILDREN = 32  # of a node
 
@@ -63,15 +65,13 @@ def _log(distribution: Distribution, tokens: NDArray[np.int64]) -> Chances:
 
 def best_shape(acceptance: Sequence[float], n_nodes: int, depth: int, max_leaves: int = MAX_LEAVES) -> TreeShape:
     """The tree of at most `n_nodes` nodes (root included) and `depth` levels below the root with the most expected
-    tokens a pass, without nodes of chance 0. Raises ValueError for numbers out of range.
+    tokens a pass, without nodes of chance 0.
 
     The likeliest node that can be added is added next. As a node is never likelier than its parent and the sibling
     before it where the vector falls, this is the best tree of each size, which the paper finds by dynamic programming.
     With a bound on leaf paths it is within a thousandth of the best.
     """
-    if n_nodes < 1 or depth < 0 or max_leaves < 1:
-        raise ValueError(f"no tree has at most {n_nodes} nodes, {depth} levels and {max_leaves} leaves")
-    p = acceptance_vector(acceptance)[:MAX_CHILDREN]
+    p = np.array(acceptance[:MAX_CHILDREN], np.float64)
     # Where the vector rises, a child is added for the sake of the sibling after it.
     ahead = np.maximum.accumulate(p[::-1])[::-1].tolist()
     parents, chances, levels = [NO_PARENT], [1.0], [0]
@@ -93,14 +93,9 @@ def best_shape(acceptance: Sequence[float], n_nodes: int, depth: int, max_leaves
         levels.append(levels[parent] + 1)
         offer(len(parents) - 1, 0)
         offer(parent, rank + 1)
-    children = children_of(parents)
-    counts: list[int] = []
-    first = [ROOT]
-    while first:
-        node = first.pop()
-        counts.append(len(children[node]))
-        first += reversed(children[node])
-    return TreeShape.of_children(counts)
+    order = depth_first(parents, range(0, -len(parents), -1))
+    place = {node: i for i, node in enumerate(order)}
+    return TreeShape((NO_PARENT, *(place[parents[node]] for node in order[1:])))
 
 
 def pass_ms(shape: TreeShape, costs: CostModel, ctx: int) -> float:

@@ -86,21 +86,11 @@ class TokenTree:
         scores: Sequence[float],
         probabilities: Sequence[float] | None = None,
     ) -> TokenTree:
-        """A tree from nodes in any order in which parents come before their children.
-
-        Raises ValueError if the first node is not the only root, or a child comes before its parent.
-        """
-        if len(tokens) == 0 or parents[0] != NO_PARENT:
-            raise ValueError("a tree needs its root first")
-        up = np.asarray(parents, np.int32)
-        wrong = (up < 0) | (up >= np.arange(len(up)))
-        if wrong[1:].any():
-            node = int(wrong[1:].argmax()) + 1
-            raise ValueError(f"node {node} has parent {parents[node]}")
+        """A tree from nodes in any order in which the root comes first, and parents before their children."""
         order = depth_first(parents, scores)
         place = np.empty(len(order), np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
-        new_parents = place[up[order]]
+        new_parents = place[np.asarray(parents, np.int32)[order]]
         new_parents[ROOT] = NO_PARENT
         own = np.full(len(order), np.nan) if probabilities is None else np.asarray(probabilities, np.float64)
         return cls(
@@ -118,9 +108,9 @@ class TokenTree:
         return tree
 
     @classmethod
-    def chain(cls, tokens: Sequence[int], scores: Sequence[float] | None = None) -> TokenTree:
+    def chain(cls, tokens: Sequence[int]) -> TokenTree:
         """A tree of one path: the root, then each token as the child of the token before it."""
-        return cls.build(tokens, range(-1, len(tokens) - 1), scores or [-float(i) for i in range(len(tokens))])
+        return cls.build(tokens, range(-1, len(tokens) - 1), [-float(i) for i in range(len(tokens))])
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -173,16 +163,6 @@ class TokenTree:
         while self.parents[path[-1]] >= 0:
             path.append(int(self.parents[path[-1]]))
         return path[::-1]
-
-    def path_of(self, tokens: Sequence[int]) -> list[int]:
-        """Node indices, root first, of the path that holds these drafted tokens, as far as the tree has it."""
-        path = [ROOT]
-        for token in tokens:
-            child = self.child_with_token(path[-1], token)
-            if child is None:
-                break
-            path.append(child)
-        return path
 
     def keep(self, mask: NDArray[np.bool_]) -> TokenTree:
         """The sub-tree of the nodes in `mask` (bool[n]), which must contain the parent of every node in it."""

@@ -101,12 +101,6 @@ def test_one_leaf_is_the_chain_and_more_leaves_are_worth_more() -> None:
     assert half.expected(REAL) > 0.97 * free.expected(REAL), "half the leaves lose little"
 
 
-def test_impossible_bounds_are_refused() -> None:
-    for n_nodes, depth, max_leaves in ((0, 1, 1), (1, -1, 1), (4, 2, 0)):
-        with pytest.raises(ValueError, match="no tree has"):
-            best_shape([0.5], n_nodes, depth, max_leaves)
-
-
 def costs(target: dict[int, float], draft: dict[int, float]) -> CostModel:
     return CostModel(*(CostTable(PassTime(n, 64, ms) for n, ms in times.items()) for times in (target, draft)))
 

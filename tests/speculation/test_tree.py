@@ -81,12 +81,6 @@ def test_child_with_token_finds_only_children() -> None:
     assert tree.child_with_token(ROOT, 4) is None
 
 
-@pytest.mark.parametrize("parents", [[0], [NO_PARENT, 1], [NO_PARENT, NO_PARENT], []])
-def test_a_tree_that_is_none_is_refused(parents: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"root|parent"):
-        TokenTree.build(list(range(len(parents))), parents, [0.0] * len(parents))
-
-
 def test_leaf_paths_are_chosen_by_all_of_their_nodes() -> None:
     """A likely inner node on the way to an unlikely leaf is worth more than a leaf of middling chance."""
     tree = TokenTree.build([0, 1, 2, 3, 4, 5, 6], [-1, 0, 1, 2, 0, 0, 0], [0, -0.2, -0.9, -2.5, -1.9, -2, -2.1])

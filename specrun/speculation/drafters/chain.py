@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from specrun.sampling import NO_TOKEN
 from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing
-from specrun.speculation.growth import ChainSource, TreeGrowth, expandable_of
+from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_of
 from specrun.speculation.method import Method
 from specrun.speculation.tree import ROOT
 
@@ -19,7 +19,7 @@ _CHANCE = 0.7  # chance that a drafted token is accepted, for scores; chosen by 
 class ChainDrafter(Drafter):
     """Drafts one path, in which each token is what the sampler would choose from the draft's logits."""
 
-    source: ChainSource
+    source: ModelCandidates
 
     def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
         growth = TreeGrowth(tokens)

@@ -23,7 +23,7 @@ import numpy as np
 from specrun.sampling import Candidates
 from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing, Guesses
 from specrun.speculation.drafters.guessed import ALL_SOURCES, DRAFTLESS, add_guesses
-from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
+from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_of
 from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method, Plan
 from specrun.speculation.planning.costs import Milliseconds, marginal_ms
 from specrun.speculation.planning.guide import Guide
@@ -51,7 +51,7 @@ _WIDTH = 64  # nodes of a draft pass at most; how many pay follows from what dra
 class CostAwareDrafter(Drafter):
     """Grows the tree that is expected to gain most by the guide. The draft sources, if there are any, take part."""
 
-    source: CandidateSource
+    source: ModelCandidates
     guide: Guide
     sources: Guesses | None = None
 

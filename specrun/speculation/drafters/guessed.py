@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing, Guesses
 from specrun.speculation.growth import TreeGrowth
-from specrun.speculation.method import Drafting, Method
+from specrun.speculation.method import DATASTORE, Drafting, Method
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.tree import ROOT
 
@@ -68,17 +68,39 @@ class GuessedDrafter(Drafter):
         return Draft(growth.tree(limits))
 
 
-def guessed(drafting: Drafting) -> GuessedDrafter:
-    """Make the drafter of a method that uses draft sources alone."""
-    return GuessedDrafter(drafting.needed(drafting.guesses, "draft sources"), drafting.guide)
+def _method(name: str, paper: str, pays: str, sources: tuple[str, ...], needs: tuple[str, ...] = ()) -> Method:
+    """A method that uses these draft sources alone."""
+
+    def drafter(drafting: Drafting) -> GuessedDrafter:
+        return GuessedDrafter(drafting.needed(drafting.guesses, "draft sources"), drafting.guide)
+
+    return Method(name, "draft source", paper, pays, drafter, needs=needs, sources=sources)
 
 
-DRAFTLESS = Method(
-    name="draftless",
-    kind="draft source",
-    paper="this project; all draft sources together",
-    pays="where there is no draft model, or it is too slow",
-    drafter=guessed,
-    needs=(),
-    sources=ALL_SOURCES,
+DRAFTLESS = _method(
+    "draftless",
+    "this project; all draft sources together",
+    "where there is no draft model, or it is too slow",
+    ALL_SOURCES,
 )
+SINGLE_SOURCES = (
+    _method(
+        "prompt-lookup", "Prompt lookup; n-gram speculation of llama.cpp",
+        "where the answer copies from the prompt and there is no draft model", ("prompt-lookup",),
+    ),
+    _method(
+        "suffix-automaton", "SAM decoding, arXiv 2411.10666",
+        "where the answer copies from the prompt or itself and there is no draft model", ("suffix-automaton",),
+    ),
+    _method(
+        "token-recycling", "Token Recycling, arXiv 2408.08696",
+        "where passes over a few tokens cost little and there is no draft model", ("token-recycling",),
+    ),
+    _method(
+        "lookahead", "Lookahead's n-gram pool, arXiv 2402.02057; Ouroboros's phrases, 2402.13720",
+        "where the target repeats itself and there is no draft model", ("lookahead",),
+    ),
+    _method(
+        "rest", "REST, arXiv 2311.08252", "where the answer resembles the files of a datastore", ("rest",), (DATASTORE,)
+    ),
+)  # fmt: skip

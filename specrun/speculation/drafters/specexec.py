@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing
-from specrun.speculation.growth import CandidateSource, TreeGrowth, expandable_of
+from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_of
 from specrun.speculation.method import HEADS, Drafting, HeadKind, Method
 from specrun.speculation.tree import ROOT
 
@@ -33,7 +33,7 @@ class SpecExecDrafter(Drafter):
         because the target chooses the best child more often than the draft's probability says.
     """
 
-    source: CandidateSource
+    source: ModelCandidates
     sharpness: float = 1.0
 
     def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:

@@ -1,8 +1,6 @@
-"""Drafters that end trees and chains by the draft's own probabilities. None needs training.
+"""Drafters that end trees and chains by the draft's own probabilities, without the noise that ranks its candidates.
 
-With temperature, target and draft share their noise (`specrun.sampling.noise`), and candidates are ranked with it. The
-thresholds of these papers know no noise, so they meet the probabilities with which the draft would sample a token. In
-place of the trained predictors of SpecDec++ and DISCO stands the draft's probability of the token that it drafts.
+What the papers leave open is in docs/methods.md.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.sampling import Candidates, Distribution
-from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing, Logits
+from specrun.sampling import Distribution
+from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing
 from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_of
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.tree import ROOT
@@ -61,11 +59,14 @@ class LevelDrafter(Drafter):
 
     def _offer(self, growth: OwnGrowth, nodes: Sequence[int]) -> list[int]:
         """Offer the candidates below each of `nodes`, from one draft pass. Returns the ids of the new nodes."""
-        rows, first = self.source.rows(growth, nodes), len(growth.tokens)
+        rows, first, sampler = self.source.rows(growth, nodes), len(growth.tokens), self.source.sampler
         for node, row, found in zip(nodes, rows, self.source.candidates(growth, nodes, rows), strict=True):
             if not len(found.tokens):
                 continue
-            q = self._distribution(growth, node, row, found)
+            # Greedily the draft samples, at temperature 1, from its candidates. A grammar does not change any of it.
+            q = Distribution(found.tokens, found.shares)
+            if sampler.noise is not None:
+                q = sampler.distribution(row, sampler.recent(growth.committed) + growth.path(node))
             own = q.dense(len(row))[found.tokens]
             growth.distributions[node] = q.probabilities
             children = zip(found.tokens.tolist(), found.log_shares().tolist(), own.tolist(), strict=True)
@@ -74,15 +75,6 @@ class LevelDrafter(Drafter):
                 growth.own.append(p)
                 growth.own_paths.append(growth.own_paths[node] * p)
         return list(range(first, len(growth.tokens)))
-
-    def _distribution(self, growth: OwnGrowth, node: int, row: Logits, found: Candidates) -> Distribution:
-        """What the draft would sample from after `node`; greedily, and then at temperature 1, from its candidates. A
-        grammar does not change it.
-        """
-        sampler = self.source.sampler
-        if sampler.noise is None:
-            return Distribution(found.tokens, found.shares)
-        return sampler.distribution(row, sampler.recent(growth.committed) + growth.path(node))
 
 
 _THRESHOLD = 0.2  # tokens; used without measured pass times
@@ -94,21 +86,19 @@ def opt_tree(guide: Guide | None = None) -> Select:
     """
 
     def select(growth: OwnGrowth, below: list[int], limits: DraftLimits) -> list[int]:
+        threshold, ctx = _THRESHOLD, len(growth.committed)
+        if guide:
+            levels, width = guide.levels_row(ctx), len({growth.parents[node] for node in below})
+            threshold = min(float(levels[min(width, len(levels) - 1)]) / guide.plain_ms(ctx), 1.0)
         # The chances of the best nodes add up to the expected length.
         before, expected = (
             sum(heapq.nlargest(limits.budget, paths)) for paths in (growth.own_paths[: below[0]], growth.own_paths)
         )
-        if expected - before < threshold(len(growth.committed), len({growth.parents[node] for node in below})):
+        if expected - before < threshold:
             return []
         # Only nodes among the best can have descendants among them.
         kept = set(growth.best(range(len(growth.scores)), limits.budget))
         return growth.best(kept & set(below), limits.width)
-
-    def threshold(ctx: int, width: int) -> float:
-        if guide is None:
-            return _THRESHOLD
-        levels = guide.levels_row(ctx)
-        return min(float(levels[min(width, len(levels) - 1)]) / guide.plain_ms(ctx), 1.0)
 
     return select
 
@@ -123,47 +113,31 @@ def dynamic_depth(growth: OwnGrowth, below: list[int], limits: DraftLimits) -> l
     return beam if sum(growth.own_paths[node] for node in beam) >= _LEAST_SHARE else []
 
 
-_SIBLINGS = ((0.3, 7), (0.6, 5), (0.8, 3), (1.0, 1))  # CaPE: (highest probability of the drafted token, candidates)
-
-
 def cape_count(probability: float) -> int:
     """CaPE (arXiv 2402.02082): the drafted token and its siblings, more of them the less likely it is."""
-    return next(count for bound, count in _SIBLINGS if probability <= bound + 1e-9)
+    return next((count for bound, count in ((0.3, 7), (0.6, 5), (0.8, 3)) if probability <= bound + 1e-9), 1)
+
+
+def _entropy_bound(distribution: NDArray[np.float64]) -> float:
+    """AdaEDL's lower bound on the chance of acceptance, which falls with the entropy in nats."""
+    positive = distribution[distribution > 0]
+    return 1 - math.sqrt(-0.2 * float((positive * np.log(positive)).sum()))
 
 
 Stop = Callable[[NDArray[np.float64], float, float], bool]
-"""(distribution, probability, path) -> whether a chain ends with a token, which is not its first.
-
-distribution: float64[k], the draft's own probabilities of what may stand in its place. probability: that of the token.
-path: the product of the probabilities of all tokens so far, this one's included.
-"""
-
-_REJECTED = 0.7  # SpecDec++: largest chance of a rejection
-_LEAST_CONFIDENCE = 0.4  # DISCO: least probability of the drafted token
-_ENTROPY_WEIGHT, _LEAST_BOUND = 0.2, 0.3  # AdaEDL: weight of the entropy in nats, and least bound on acceptance
-
-
-def specdec_stops(_distribution: NDArray[np.float64], _probability: float, path: float) -> bool:
-    """SpecDec++ (arXiv 2405.19715): whether the chance that any token is rejected exceeds its threshold."""
-    return 1 - path > _REJECTED
-
-
-def disco_stops(_distribution: NDArray[np.float64], probability: float, _path: float) -> bool:
-    """DISCO (arXiv 2405.04304): whether the drafted token is likely to be rejected."""
-    return probability < _LEAST_CONFIDENCE
-
-
-def adaedl_stops(distribution: NDArray[np.float64], _probability: float, _path: float) -> bool:
-    """AdaEDL (arXiv 2410.18351): whether the lower bound on acceptance, 1 - sqrt(weight * entropy), is too low."""
-    positive = distribution[distribution > 0]
-    entropy = -float((positive * np.log(positive)).sum())
-    return 1 - math.sqrt(_ENTROPY_WEIGHT * entropy) < _LEAST_BOUND
+"""(float64[k], the draft's own distribution, its probability of a drafted token, the product of these so far) -> whether
+a chain ends with this token, which is not its first."""
+STOPS: dict[str, Stop] = {
+    "specdec++": lambda _distribution, _probability, path: 1 - path > 0.7,  # the chance that any token is rejected
+    "disco": lambda _distribution, probability, _path: probability < 0.4,
+    "adaedl": lambda distribution, _probability, _path: _entropy_bound(distribution) < 0.3,
+}
 
 
 def chain(
     source: ModelCandidates, stop: Stop | None = None, count: Callable[[float], int] = lambda _: 1
 ) -> LevelDrafter:
-    """A chain of the best candidates until `stop` says so. count: see `LevelDrafter`; the others have no children."""
+    """A chain of the best candidates until `stop` says so. Further ones, by `count`, have no children."""
 
     def select(growth: OwnGrowth, below: list[int], _limits: DraftLimits) -> list[int]:
         node, parent = below[0], growth.parents[below[0]]

@@ -1,37 +1,111 @@
-"""The papers' acceptance rules: for one node, for a whole tree, and as the `PaperRule` that the rest of specrun knows.
+"""Trees drawn at random from the draft, and the papers' rules that accept them by comparing two distributions.
 
-Multi-candidate speculative sampling (arXiv 2401.06706) with and without replacement is `multi_step` and `sequoia`.
+A rule keeps the target's distribution only if the draws are what it assumes: from the filtered draft distribution that
+it is given, with fresh randomness in every pass, and as many as were decided on before any was made. So the shape of a
+tree is fixed and only its tokens are drawn.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
-from specrun.sampling import Sampler
-from specrun.speculation.accept import Accepted
-from specrun.speculation.drafter import Draft
-from specrun.speculation.papers.sampled import DrawnDraft, Proposal, generator
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.sampling import Distribution, Sampler
+from specrun.speculation.accept import Accepted, AcceptanceRule
+from specrun.speculation.drafter import Draft, DraftLimits, Growing
+from specrun.speculation.drafters.static import StaticDrafter
+from specrun.speculation.growth import TreeGrowth
+from specrun.speculation.tree import ROOT, TokenTree, depth_first
 
-Probabilities = NDArray[np.float64]
-"""float64[n_vocab], not negative, with the sum 1."""
+Draw = Literal["independent", "without replacement", "without replacement, then uniform"]
 
-NodeRule = Callable[[Probabilities, Probabilities, Sequence[int], np.random.Generator], tuple[int, bool]]
+
+@dataclass(frozen=True)
+class Proposal(Distribution):
+    """The draft's distribution after a node, with filters applied, and the candidates drawn from it."""
+
+    draws: tuple[int, ...]  # in the order drawn; independent draws may repeat a token
+
+
+@dataclass(frozen=True)
+class DrawnDraft(Draft):
+    """A draft whose tree was drawn at random."""
+
+    proposals: tuple[Proposal | None, ...] = ()  # how the children of each node were drawn; None for no draws
+
+    def limited(self, max_nodes: int, max_leaves: int) -> Draft:  # noqa: ARG002
+        """Raises ValueError: the acceptance rule needs every draw."""
+        raise ValueError("a tree that was drawn at random cannot lose nodes")
+
+
+def generator(seed: int, position: int, stream: int) -> Generator:
+    """The generator for drawing the tree whose root is at `position` (stream 1), or for accepting it (2). Those of other
+    positions, and the noise that target and draft share, are independent of it.
+    """
+    return Generator(np.random.Philox(np.random.SeedSequence([seed, position, stream])))
+
+
+@dataclass
+class SampledDrafter(StaticDrafter):
+    """Fills a shape with draws. Independent ones may repeat a token; one child stands for all of them, with the draws
+    after each. Those without replacement are fewer where the draft's distribution has fewer tokens, unless the others
+    follow uniformly.
+    """
+
+    draws: Draw
+
+    def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
+        growth = TreeGrowth(tokens)
+        self._proposals: dict[int, Proposal] = {}  # by node
+        self._rng = generator(self.source.sampler.parameters.seed, len(tokens), 1)
+        yield from self.fill(growth, limits)
+        tree = TokenTree.build(growth.tokens, growth.parents, growth.scores, growth.probabilities)
+        order = depth_first(growth.parents, growth.scores)
+        return DrawnDraft(tree, proposals=tuple(self._proposals.get(node) for node in order))
+
+    def add_children(self, growth: TreeGrowth, level: list[int], counts: list[int]) -> list[list[int]]:
+        sampler = self.source.sampler
+        recent, added = sampler.recent(growth.committed), list[list[int]]()
+        for node, row, count in zip(level, self.source.rows(growth, level), counts, strict=True):
+            q = sampler.distribution(row, recent + growth.path(node))
+            draws = self._drawn(q, count, sampler.n_vocab)
+            self._proposals[node] = Proposal(q.tokens, q.probabilities, tuple(draws))
+            ids = {
+                token: growth.add_ranked(token, node, rank, float(q.probabilities[q.tokens == token].sum()))
+                for rank, token in enumerate(dict.fromkeys(draws))
+            }
+            added.append([ids[token] for token in draws])
+        return added
+
+    def _drawn(self, q: Distribution, count: int, n_vocab: int) -> list[int]:
+        """The tokens of `count` draws from q, in the order drawn."""
+        if self.draws == "independent":
+            return [int(token) for token in self._rng.choice(q.tokens, count, p=q.probabilities)]
+        # Sorting by log q + Gumbel noise draws without replacement (Gumbel top-k, arXiv 1903.06059).
+        keys = np.log(q.probabilities) + self._rng.gumbel(size=len(q.tokens))
+        draws = q.tokens[np.argsort(-keys)[:count]].tolist()
+        if self.draws == "without replacement, then uniform" and len(draws) < count:
+            others = np.setdiff1d(np.arange(n_vocab), q.tokens)
+            draws += self._rng.choice(others, min(count - len(draws), len(others)), replace=False).tolist()
+        return [int(token) for token in draws]
+
+
+Probabilities = NDArray[np.float64]  # float64[n_vocab], not negative, with the sum 1
+NodeRule = Callable[[Probabilities, Probabilities, Sequence[int], Generator], tuple[int, bool]]
 """(target's p, draft's q, draws in their order, rng) -> (token to commit, distributed as p, whether it is a draw).
 
-Independent draws may repeat a token. The number of draws must not depend on what was drawn.
-"""
-
+Independent draws may repeat a token. The number of draws must not depend on what was drawn."""
 NodeProbabilities = Callable[[int, Sequence[int]], Probabilities]
 """(node, tokens of the path from below the root to the node) -> the target's distribution after the node."""
-
-AcceptTree = Callable[[TokenTree, Sequence[Proposal | None], NodeProbabilities, np.random.Generator], Accepted]
-"""(tree, proposal for each node or None, the target's distributions, rng) -> what is accepted."""
+Proposals = Sequence[Proposal | None]  # of each node of a tree
+AcceptTree = Callable[[TokenTree, Proposals, NodeProbabilities, Generator], Accepted]
+"""(tree, its proposals, the target's distributions, rng) -> what is accepted."""
 
 
 def residual(p: Probabilities, q: NDArray[np.float64]) -> Probabilities:
@@ -43,50 +117,39 @@ def residual(p: Probabilities, q: NDArray[np.float64]) -> Probabilities:
     return rest / total if total > 0 else p
 
 
-def draw(p: Probabilities, rng: np.random.Generator) -> int:
+def draw(p: Probabilities, rng: Generator) -> int:
     """Draw a token from p. Rounding of the sum of p never leads to a token of probability 0."""
     cumulative = np.cumsum(p)
     return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
 
-def multi_step(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator) -> tuple[int, bool]:
+def multi_step(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: Generator) -> tuple[int, bool]:
     """Independent draws, each against the residual that those before it leave (SpecInfer, arXiv 2305.09781). A single
     draw is speculative sampling (arXiv 2211.17192, 2302.01318).
     """
-    return _try_in_turn(p, ((token, q) for token in draws), rng)
-
-
-def sequoia(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator) -> tuple[int, bool]:
-    """Draws from q without replacement (RSD, arXiv 2402.14160), and once all tokens of q are drawn, uniformly from the
-    others (Sequoia, arXiv 2402.12374): each is tried as a draw from q without the tokens before it.
-    """
-
-    def candidates() -> Iterator[tuple[int, Probabilities]]:
-        rest, untried = q.copy(), np.ones_like(q)
-        for token in draws:
-            if not rest.any():
-                rest = untried.copy()
-            yield token, rest / rest.sum()
-            rest[token] = untried[token] = 0.0
-
-    return _try_in_turn(p, candidates(), rng)
-
-
-def _try_in_turn(
-    p: Probabilities, candidates: Iterable[tuple[int, Probabilities]], rng: np.random.Generator
-) -> tuple[int, bool]:
-    """candidates: each token with the distribution that it was drawn from, given those before it."""
-    for token, q in candidates:
+    for token in draws:
         if rng.random() * q[token] < p[token]:  # u < p/q without the division, which may overflow
             return token, True
         p = residual(p, q)
     return draw(p, rng), False
 
 
-_PRECISION = 1e-6  # of gamma; a coarser one costs acceptance, not exactness
+def sequoia(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: Generator) -> tuple[int, bool]:
+    """Draws from q without replacement (RSD, arXiv 2402.14160), and once all tokens of q are drawn, uniformly from the
+    others (Sequoia, arXiv 2402.12374): each is tried as a draw from q without the tokens before it.
+    """
+    rest, untried = q.copy(), np.ones_like(q)
+    for token in draws:
+        rest = rest if rest.any() else untried.copy()
+        now = rest / rest.sum()
+        if rng.random() * now[token] < p[token]:
+            return token, True
+        p = residual(p, now)
+        rest[token] = untried[token] = 0.0
+    return draw(p, rng), False
 
 
-def k_seq(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: np.random.Generator) -> tuple[int, bool]:
+def k_seq(p: Probabilities, q: Probabilities, draws: Sequence[int], rng: Generator) -> tuple[int, bool]:
     """The first of k independent draws with u < p / (gamma q), else the residual (SpecTr, arXiv 2310.15141)."""
     if not draws:
         return draw(p, rng), False
@@ -109,29 +172,26 @@ def _gamma(p: Probabilities, q: Probabilities, k: int) -> tuple[float, float]:
         return sum(rejected**i for i in range(k))
 
     low, high = 1.0, float(k)
-    while high - low > _PRECISION:
+    while high - low > 1e-6:  # a coarser one costs acceptance, not exactness
         middle = (low + high) / 2
         bound = ratio(middle)
         low, high = (low, bound) if bound <= middle else (bound, high)
     return high, ratio(high)
 
 
-@dataclass(frozen=True)
-class PaperRule:
-    """A rule that compares distributions, as an `AcceptanceRule`. walk: what it accepts of a tree."""
+def rule_of(walk: AcceptTree) -> AcceptanceRule:
+    """The rule of a paper that accepts `walk` of a tree."""
 
-    walk: AcceptTree
-    lossless: bool = True
-
-    def accept(self, draft: Draft, rows: NDArray[np.float32], sampler: Sampler, tokens: Sequence[int]) -> Accepted:
+    def accept(draft: Draft, rows: NDArray[np.float32], sampler: Sampler, tokens: Sequence[int]) -> Accepted:
         recent = sampler.recent(tokens)
 
         def probabilities(node: int, committed: Sequence[int]) -> Probabilities:
             return sampler.distribution(rows[node], [*recent, *committed]).dense(sampler.n_vocab)
 
         proposals = draft.proposals if isinstance(draft, DrawnDraft) else (None,) * len(draft.tree)
-        rng = generator(sampler.parameters.seed, len(tokens), "accept")
-        return self.walk(draft.tree, proposals, probabilities, rng)
+        return walk(draft.tree, proposals, probabilities, generator(sampler.parameters.seed, len(tokens), 2))
+
+    return accept
 
 
 def by_node(rule: NodeRule) -> AcceptTree:
@@ -141,14 +201,8 @@ def by_node(rule: NodeRule) -> AcceptTree:
     tree must stay in the proposal's `draws`, or the result is biased; if accepted, it ends the walk.
     """
 
-    def accept(
-        tree: TokenTree,
-        proposals: Sequence[Proposal | None],
-        probabilities: NodeProbabilities,
-        rng: np.random.Generator,
-    ) -> Accepted:
-        path: list[int] = [ROOT]
-        tokens: list[int] = []
+    def walk(tree: TokenTree, proposals: Proposals, probabilities: NodeProbabilities, rng: Generator) -> Accepted:
+        path, tokens = [ROOT], list[int]()
         while True:
             p, proposal = probabilities(path[-1], tokens), proposals[path[-1]]
             q, draws = (proposal.dense(len(p)), proposal.draws) if proposal else (p, ())
@@ -159,70 +213,48 @@ def by_node(rule: NodeRule) -> AcceptTree:
                 return Accepted(path, tokens)
             path.append(child)
 
-    return accept
+    return walk
 
 
-def walk_block(
-    tree: TokenTree, proposals: Sequence[Proposal | None], probabilities: NodeProbabilities, rng: np.random.Generator
-) -> Accepted:
-    """Block verification of a chain. It may have been cut to a length, but not because of its tokens.
+def walk_block(tree: TokenTree, proposals: Proposals, probabilities: NodeProbabilities, rng: Generator) -> Accepted:
+    """Block verification (arXiv 2403.10444): a chain accepted or rejected as a whole. A likely token makes up for an
+    unlikely one before it; no rule for a single chain accepts more.
 
-    Raises ValueError for a tree that is not a chain of drawn tokens.
+    The chain may have been cut to a length, but not because of its tokens. Raises ValueError for a tree that is not a
+    chain of drawn tokens.
     """
     drafted = tree.tokens[1:].tolist()
-    sources = [proposal for proposal in proposals[: len(drafted)] if proposal is not None]
-    if tree.depth != len(drafted) or [source.draws for source in sources] != [(token,) for token in drafted]:
+    drawn = [proposal for proposal in proposals[: len(drafted)] if proposal is not None]
+    if tree.depth != len(drafted) or [proposal.draws for proposal in drawn] != [(token,) for token in drafted]:
         raise ValueError("block verification needs a chain, every token of it drawn from the draft's distribution")
     ps = [probabilities(node, drafted[:node]) for node in range(len(tree))]
-    qs = [source.dense(len(ps[0])) for source in sources]
-    n_accepted, last = block_verification(ps, qs, drafted, rng)
+    qs = [proposal.dense(len(ps[0])) for proposal in drawn]
+    n_accepted, reach_accepted = 0, 1.0
+    reach = 1.0  # chance that all tokens up to here are accepted, given these tokens
+    for i, token in enumerate(drafted, start=1):
+        share, chance_drawn = reach * float(ps[i - 1][token]), float(qs[i - 1][token])
+        reach = chance = 1.0 if share >= chance_drawn else share / chance_drawn
+        if i < len(drafted) and reach < 1.0:  # at 1 it is accepted, which covers p == q, where the quotient is 0/0
+            rest = float(np.maximum(reach * ps[i] - qs[i], 0.0).sum())
+            chance = rest / (rest + 1.0 - reach)
+        # There is no early end: the last token that passes counts, even after failed ones.
+        if rng.random() < chance:
+            n_accepted, reach_accepted = i, reach
+    p = ps[n_accepted]
+    last = draw(p if n_accepted == len(drafted) else residual(reach_accepted * p, qs[n_accepted]), rng)
     return Accepted(list(range(n_accepted + 1)), [*drafted[:n_accepted], last])
 
 
-def block_verification(
-    ps: Sequence[Probabilities], qs: Sequence[Probabilities], tokens: Sequence[int], rng: np.random.Generator
-) -> tuple[int, int]:
-    """A chain accepted or rejected as a whole (arXiv 2403.10444): (number of accepted tokens, token after them).
-
-    A likely token makes up for an unlikely one before it; no rule for a single chain accepts more.
-
-    tokens: the L tokens of a chain, tokens[i] drawn from qs[i]. ps: the target's L + 1 distributions, ps[i] that of
-    the token at place i. L may depend on the drawn tokens, but not on tokens that were drawn and then left out.
+def is_typical(p: Probabilities, token: int) -> bool:
+    """Typical acceptance (Medusa, arXiv 2401.10774): p(token) > min(epsilon, delta * exp(-H)), H being p's entropy, with
+    the defaults of Medusa's code; the paper uses delta = sqrt(epsilon).
     """
-    n_accepted, reach_accepted = 0, 1.0
-    reach = 1.0  # chance that all tokens up to here are accepted, given these tokens
-    for i, token in enumerate(tokens, start=1):
-        share, drawn = reach * float(ps[i - 1][token]), float(qs[i - 1][token])
-        reach = 1.0 if share >= drawn else share / drawn
-        # There is no early end: the last token that passes counts, even after failed ones.
-        if rng.random() < (reach if i == len(tokens) else _chance(reach, ps[i], qs[i])):
-            n_accepted, reach_accepted = i, reach
-    if n_accepted == len(tokens):
-        return n_accepted, draw(ps[-1], rng)
-    return n_accepted, draw(residual(reach_accepted * ps[n_accepted], qs[n_accepted]), rng)
-
-
-def _chance(reach: float, p: Probabilities, q: Probabilities) -> float:
-    """Chance to accept up to a token that is not the last. p, q: the distributions of the token after it."""
-    if reach == 1.0:
-        return 1.0  # this covers p == q, where the quotient is 0/0; a later token is accepted then
-    rest = float(np.maximum(reach * p - q, 0.0).sum())
-    return rest / (rest + 1.0 - reach)
-
-
-EPSILON, DELTA = 0.09, 0.3  # the defaults of Medusa's code; the paper uses delta = sqrt(epsilon)
-
-
-def is_typical(p: Probabilities, token: int, epsilon: float = EPSILON, delta: float = DELTA) -> bool:
-    """Typical acceptance (Medusa, arXiv 2401.10774): p(token) > min(epsilon, delta * exp(-H)), H being p's entropy."""
     likely = p[p > 0]
     entropy = -float((likely * np.log(likely)).sum())
-    return bool(p[token] > min(epsilon, delta * math.exp(-entropy)))
+    return bool(p[token] > min(0.09, 0.3 * math.exp(-entropy)))
 
 
-def walk_typical(
-    tree: TokenTree, _proposals: Sequence[Proposal | None], probabilities: NodeProbabilities, rng: np.random.Generator
-) -> Accepted:
+def walk_typical(tree: TokenTree, _proposals: Proposals, probabilities: NodeProbabilities, rng: Generator) -> Accepted:
     """LOSSY: the longest path of typical tokens, then a token drawn from the target's distribution after it.
 
     Of paths with the same length the likeliest by the target is taken, as in Medusa.

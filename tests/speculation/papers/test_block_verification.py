@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from specrun.speculation.papers.rules import block_verification, by_node, draw, multi_step, walk_block
+from specrun.speculation.papers.rules import Proposal, by_node, draw, multi_step, walk_block
+from specrun.speculation.tree import TokenTree
 from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.papers.cases import PAIRS, independent
 from tests.speculation.papers.theory import block_length, tokenwise_length
@@ -14,13 +17,23 @@ from tests.speculation.papers.toy import Target, chain, tables
 N_TIMES = 2000
 
 
+def block(
+    ps: Sequence[np.ndarray], qs: Sequence[np.ndarray], tokens: Sequence[int], rng: np.random.Generator
+) -> tuple[int, int]:
+    """How many of the tokens of a chain are accepted, and the token after them. tokens[i] was drawn from qs[i]."""
+    proposals = [Proposal(np.arange(len(q)), q, (token,)) for q, token in zip(qs, tokens, strict=True)]
+    tree = TokenTree.chain([0, *tokens])
+    accepted = walk_block(tree, [*proposals, None], lambda node, _tokens: ps[node], rng)
+    return len(accepted.path) - 1, accepted.tokens[-1]
+
+
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_first_two_tokens_are_distributed_as_the_targets(pair: str) -> None:
     p, q = PAIRS[pair]
     rng = np.random.default_rng(0)
     counts = np.zeros((len(p), len(p)))
     for tokens in independent(q, N_TIMES, 2, rng).tolist():
-        n_accepted, last = block_verification([p] * 3, [q] * 2, tokens, rng)
+        n_accepted, last = block([p] * 3, [q] * 2, tokens, rng)
         text = [*tokens[:n_accepted], last, draw(p, rng)]
         counts[text[0], text[1]] += 1
     expected = N_TIMES * np.outer(p, p)
@@ -35,7 +48,7 @@ def test_after_an_unlikely_token_only_its_share_of_the_target_is_left() -> None:
     rng = np.random.default_rng(1)
     counts = np.zeros(4)
     for second in rng.choice(3, size=N_TIMES, p=qs[1]).tolist():
-        n_accepted, last = block_verification(ps, qs, [0, second], rng)
+        n_accepted, last = block(ps, qs, [0, second], rng)
         text = [*[0, second][:n_accepted], last, draw(ps[1], rng)]
         counts[text[1] if text[0] == 0 else 3] += 1
     assert chi_square_p_value(counts, N_TIMES * np.array([0.25, 0.15, 0.1, 0.5])) > 1e-4
@@ -67,13 +80,13 @@ def test_it_accepts_more_where_a_likely_token_follows_an_unlikely_one() -> None:
     assert tokenwise_length(*pair, 2) == pytest.approx(10 / 9)
     assert block_length(*pair, 2) == pytest.approx(11 / 9)
     rng = np.random.default_rng(1)
-    lengths = [block_verification([p] * 3, [q] * 2, tokens, rng)[0] for tokens in independent(q, 5000, 2, rng)]
+    lengths = [block([p] * 3, [q] * 2, tokens, rng)[0] for tokens in independent(q, 5000, 2, rng).tolist()]
     assert np.mean(lengths) == pytest.approx(11 / 9, abs=0.04)
 
 
 def test_an_empty_chain_is_plain_decoding() -> None:
     p = np.array([0.0, 1.0, 0.0])
-    assert block_verification([p], [], [], np.random.default_rng(0)) == (0, 1)
+    assert block([p], [], [], np.random.default_rng(0)) == (0, 1)
 
 
 def test_an_unlikely_token_is_made_up_for_and_the_path_after_an_impossible_one_is_not() -> None:
@@ -83,5 +96,5 @@ def test_an_unlikely_token_is_made_up_for_and_the_path_after_an_impossible_one_i
         rng = np.random.default_rng(seed)
         # p_1 = 2/3 and p_2 = min(2/3 * 3, 1) = 1: always accepted, where token by token a third is refused.
         likely = np.array([0.0, 2 / 3, 1 / 3])
-        assert block_verification([likely, certain, even], [certain, even], [1, 1], rng)[0] == 2
-        assert block_verification([certain, certain, even], [even, certain], [0, 1], rng) == (0, 1)
+        assert block([likely, certain, even], [certain, even], [1, 1], rng)[0] == 2
+        assert block([certain, certain, even], [even, certain], [0, 1], rng) == (0, 1)

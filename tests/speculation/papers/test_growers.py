@@ -13,17 +13,8 @@ from specrun.speculation.drafter import Drafter
 from specrun.speculation.drafters.specexec import SpecExecDrafter
 from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.growth import ModelCandidates
-from specrun.speculation.papers.growers import (
-    LevelDrafter,
-    adaedl_stops,
-    cape_count,
-    chain,
-    disco_stops,
-    dynamic_depth,
-    opt_tree,
-    specdec_stops,
-)
-from specrun.speculation.papers.sampled import DrawnDraft, SampledDrafter
+from specrun.speculation.papers.growers import STOPS, LevelDrafter, cape_count, chain, dynamic_depth, opt_tree
+from specrun.speculation.papers.rules import DrawnDraft, SampledDrafter
 from specrun.speculation.registry import METHODS
 from specrun.speculation.shape import TreeShape
 from specrun.speculation.tree import ROOT
@@ -54,9 +45,9 @@ GROWERS = {
     "opt-tree": lambda s: LevelDrafter(s, opt_tree()),
     "ddd": lambda s: LevelDrafter(s, dynamic_depth),
     "cape": lambda s: chain(s, count=cape_count),
-    "specdec++": lambda s: chain(s, specdec_stops),
-    "disco": lambda s: chain(s, disco_stops),
-    "adaedl": lambda s: chain(s, adaedl_stops),
+    "specdec++": lambda s: chain(s, STOPS["specdec++"]),
+    "disco": lambda s: chain(s, STOPS["disco"]),
+    "adaedl": lambda s: chain(s, STOPS["adaedl"]),
     "static": lambda s: StaticDrafter(s, TreeShape.branching((4, 3, 2, 1))),
 }
 
@@ -278,5 +269,5 @@ def test_a_plan_of_ddd_has_the_papers_beam() -> None:
 def test_the_token_at_which_a_chain_stops_is_kept() -> None:
     """Its draft pass has been made, so it costs no more than its place in the target's pass."""
     draft = Sure(0.0)
-    tree = chain(source(draft), disco_stops).draft([1], limits(16, 8)).tree
+    tree = chain(source(draft), STOPS["disco"]).draft([1], limits(16, 8)).tree
     assert (len(draft.passes), tree.depth) == (1, 2)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specrun.speculation.papers.compared import branching, forked
 from specrun.speculation.registry import find
 from specrun.speculation.shape import MAX_LEAVES, TreeShape
 
@@ -43,24 +42,29 @@ def test_no_two_methods_have_the_same_shape(size: tuple[int, ...]) -> None:
 
 @given(st.integers(2, 2048), st.integers(1, 300), st.integers(0, 4))
 def test_paths_fork_within_the_bounds_and_leave_no_room_for_another(budget: int, depth: int, stem: int) -> None:
-    shape = forked(budget, depth, stem)
+    shape = TreeShape.forked(budget, depth, stem)
     assert_within(shape, budget, depth)
-    assert shape.n_leaves == max(shape.widths)
-    assert max(shape.widths[: min(stem, depth - 1, budget - 3) + 1], default=1) == 1, "the stem is one path"
-    after_the_stem = shape.widths.count(shape.n_leaves) if shape.n_leaves > 1 else shape.depth
+    assert shape.n_leaves == max(widths(shape))
+    assert max(widths(shape)[: min(stem, depth - 1, budget - 3) + 1], default=1) == 1, "the stem is one path"
+    after_the_stem = widths(shape).count(shape.n_leaves) if shape.n_leaves > 1 else shape.depth
     assert shape.n_nodes + after_the_stem > budget or shape.n_leaves == MAX_LEAVES
 
 
 @pytest.mark.slow
 @given(st.integers(2, 600), st.integers(1, 300))
 def test_levels_branch_within_the_bounds_as_far_as_these_allow(budget: int, depth: int) -> None:
-    shape = branching(budget, depth)
+    shape = TreeShape.doubling(budget, depth)
     assert_within(shape, budget, depth)
-    counts = [below // above for above, below in zip(shape.widths, shape.widths[1:], strict=False)]
+    counts = [below // above for above, below in zip(widths(shape), widths(shape)[1:], strict=False)]
     assert shape == TreeShape.branching(counts)
     for level in range(len(counts)):
         wider = TreeShape.branching([*counts[:level], counts[level] + 1, *counts[level + 1 :]])
         assert wider.n_nodes > budget or wider.n_leaves > MAX_LEAVES, "no level has room for another child"
+
+
+def widths(shape: TreeShape) -> list[int]:
+    """Number of nodes of each level."""
+    return [shape.depths.count(level) for level in range(shape.depth + 1)]
 
 
 def assert_within(shape: TreeShape, budget: int, depth: int) -> None:
