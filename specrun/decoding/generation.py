@@ -85,10 +85,6 @@ class Generation:
         n_decoded = target.begin_prompt(prompt, found.parts_at, lambda: states.keep_beginning(self.engine))
         self.statistics.prompt_tokens_decoded = n_decoded
 
-    def has_read(self, seconds: float) -> None:
-        """Note how long a chunk of the prompt took."""
-        self.statistics.reading_seconds += seconds
-
     def begin_passes(self, is_alone: bool) -> None:
         """Before the first pass, when the prompt is read: start the clock. Later calls change nothing.
 
@@ -124,16 +120,10 @@ class Generation:
             leaves=target.max_leaves,
             pending=target.n_pending,
         )
-        sources, draft = self._sources_of(plan), self.engine.draft
+        draft, sources = self.engine.draft, self._sources_of(plan)
         candidates = ModelCandidates(draft, self.sampler) if draft else None
-        step = StepOfText(
-            root,
-            text=self,
-            drafting=Drafting(plan, temperature, candidates, guide or self.plans.guide, sources),
-            limits=limits,
-            sources=sources,
-            candidates=candidates,
-        )
+        drafting = Drafting(plan, temperature, candidates, guide or self.plans.guide, sources)
+        step = StepOfText(root, text=self, drafting=drafting, limits=limits)
         # The end of a prompt may wait for the first pass, which then also gives a head the states that it lacks.
         if limits.depth >= 1 and limits.budget >= 2 and (target.has_states or not plan.method.needs_draft):
             step.drafter = step.drafting.drafter()
@@ -186,8 +176,7 @@ class Generation:
 class StepOfText(PassRecord):
     """One text's part in a step, filled in from drafting to what is learned of it.
 
-    drafting: what its tree is drafted from. sources: the draft sources in use. candidates: the draft model's.
-    drafter: None where nothing is drafted.
+    drafting: what its tree is drafted from. drafter: None where nothing is drafted.
     draft_reading_seconds: those of drafting in which the draft read prompts of texts that share a pass.
     tokens: the committed token ids, without an end-of-generation token.
     finish: why the text ends with this pass; None if it goes on.
@@ -198,8 +187,6 @@ class StepOfText(PassRecord):
     text: Generation
     drafting: Drafting
     limits: DraftLimits
-    sources: SourceSet | None = None
-    candidates: ModelCandidates | None = None
     drafter: Drafter | None = None
     draft_reading_seconds: float = 0.0
     tokens: list[int] = field(default_factory=list)
@@ -239,5 +226,5 @@ class StepOfText(PassRecord):
         if (n_top := text.request.logprobs) is not None:
             along = zip(self.accepted.path, self.accepted.tokens, strict=True)
             self.logprobs = tuple(logprob(rows[node], token, n_top) for node, token in along if token != NO_TOKEN)
-        if self.sources:
-            self.sources.learn(self.tree, rows, self.accepted)
+        if self.drafting.guesses:
+            self.drafting.guesses.learn(self.tree, rows, self.accepted)

@@ -127,4 +127,4 @@ class Passes:
 def _count_reading(prefills: Sequence[Generation], sizes: Sequence[int], seconds: float, n_tokens: int) -> None:
     """Give each prompt its share of the time of a pass over `n_tokens` tokens. sizes: tokens of each prompt."""
     for text, n in zip(prefills, sizes, strict=True):
-        text.has_read(seconds * n / n_tokens)
+        text.statistics.reading_seconds += seconds * n / n_tokens

@@ -117,7 +117,7 @@ def _grow(steps: Sequence[StepOfText]) -> None:
     """Grow the tree of each text, in as few draft passes as possible."""
     together: list[_Tree] = []
     for step in steps:
-        draft, source, drafter = step.text.engine.draft, step.candidates, step.drafter
+        draft, source, drafter = step.text.engine.draft, step.drafting.source, step.drafter
         if drafter and source and draft and draft.shared:
             growing = drafter.grow(step.text.target.tokens, step.limits)
             together.append(_Tree(step, draft.shared, source, growing))

@@ -100,11 +100,3 @@ class Drafter:
             except StopIteration as end:
                 draft: Draft = end.value
                 return draft
-
-
-class Guesses(Protocol):
-    """Guesses the next token without a draft model."""
-
-    def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
-        """At most `count` tokens that could follow the committed text and `path`, each with its chance, best first."""
-        ...

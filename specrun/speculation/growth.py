@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.sampling import CandidateRows, Sampler
-from specrun.speculation.drafter import DraftLimits, DraftModel, DraftNode, Guesses
+from specrun.speculation.drafter import DraftLimits, DraftModel, DraftNode
+from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 
 MAX_CHILDREN = 16  # candidates that are asked for at a node; chosen by hand
@@ -133,7 +134,7 @@ class TreeGrowth:
             node = self.parents[node]
         return tokens[::-1]
 
-    def guesses(self, sources: Guesses, node: int) -> list[tuple[int, float]]:
+    def guesses(self, sources: SourceSet, node: int) -> list[tuple[int, float]]:
         """What draft sources guess after `node`, each with its chance, best first. A node is asked for once."""
         if node not in self._guesses:
             self._guesses[node] = sources.children(self.path(node), GUESSES)
@@ -154,7 +155,7 @@ def expandable_of(growth: TreeGrowth, source: ModelCandidates, nodes: list[int],
         return nodes
     left_out = set(nodes)
     chosen = []
-    for place in source.expandable([growth.parents[node] for node in nodes], width):
+    for place in source.model.expandable([growth.parents[node] for node in nodes], width):
         node = nodes[place]
         if growth.parents[node] not in left_out:  # else its parent, which would come first in this pass, stays behind
             left_out.remove(node)
@@ -197,7 +198,3 @@ class ModelCandidates:
         """The token that the sampler would choose below `node`, from one draft pass; NO_TOKEN for none."""
         row, recent = self.rows(growth, [node])[0], self.sampler.recent(growth.committed) + growth.path(node)
         return self.sampler.sample(row, len(growth.committed) + growth.depths[node], recent)
-
-    def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
-        """As `DraftModel.expandable`."""
-        return self.model.expandable(parents, width)

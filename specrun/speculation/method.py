@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Literal
 
 from specrun.errors import UsageError
 from specrun.speculation.accept import AcceptanceRule
-from specrun.speculation.drafter import Drafter, Guesses
+from specrun.speculation.drafter import Drafter
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.shape import TreeShape
+from specrun.speculation.sources.source_set import SourceSet
 
-Needed = TypeVar("Needed")
 Kind = Literal["plain", "chain", "tree", "planner", "draft source", "acceptance rule"]
 HeadKind = Literal["eagle3", "mtp", "dflash"]
 
@@ -41,26 +41,20 @@ class Drafting:
     temperature: float  # of sampling; 0 is greedy
     source: ModelCandidates | None = None  # the draft model's
     guide: Guide | None = None  # cost tables and calibration
-    guesses: Guesses | None = None  # the draft sources, for a method that uses any
+    guesses: SourceSet | None = None  # the draft sources, for a method that uses any
 
     def drafter(self) -> Drafter | None:
-        """The plan's drafter, or None if the plan drafts nothing. Raises ValueError if what it needs is missing."""
+        """The plan's drafter, or None if the plan drafts nothing."""
         make = self.plan.method.drafter
         return make(self) if make and self.plan.drafts else None
 
     def need_source(self) -> ModelCandidates:
-        """`source`, or ValueError if it is missing."""
-        return self.needed(self.source, "a draft model")
+        assert self.source, f"{self.plan.method.name} needs a draft model"
+        return self.source
 
     def need_shape(self) -> TreeShape:
-        """The plan's shape, or ValueError if it has none."""
-        return self.needed(self.plan.shape, "a tree shape")
-
-    def needed(self, value: Needed | None, what: str) -> Needed:
-        """`value`, or ValueError if it is missing. what: its name for people."""
-        if value is None:
-            raise ValueError(f"{self.plan.method.name} needs {what}")
-        return value
+        assert self.plan.shape, f"{self.plan.method.name} needs a tree shape"
+        return self.plan.shape
 
 
 def _label(plan: Plan) -> str:
@@ -108,11 +102,6 @@ class Method:
     def is_adaptive(self) -> bool:
         """Whether cost tables decide the size of each of its trees."""
         return PROFILE in self.needs
-
-    @property
-    def grows(self) -> bool:
-        """Whether it grows every tree node by node, so that the trees differ in shape."""
-        return self.kind in ("tree", "planner") and not self.wants_shape
 
     @property
     def wants_shape(self) -> bool:

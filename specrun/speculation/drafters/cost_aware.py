@@ -21,13 +21,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specrun.sampling import Candidates
-from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing, Guesses
+from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing
 from specrun.speculation.drafters.guessed import ALL_SOURCES, DRAFTLESS, add_guesses
 from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_of
 from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method, Plan
 from specrun.speculation.planning.costs import Milliseconds, marginal_ms
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.sources.pooling import Expert, pooled
+from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import ROOT
 
 _LEAST_CHANCE = 1e-3  # least chance of a node that is offered; chosen by hand
@@ -53,7 +54,7 @@ class CostAwareDrafter(Drafter):
 
     source: ModelCandidates
     guide: Guide
-    sources: Guesses | None = None
+    sources: SourceSet | None = None
 
     def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
         growth = TreeGrowth(tokens)
@@ -176,8 +177,8 @@ def _next(growth: TreeGrowth, unexpanded: set[int], depth: int, count: int) -> l
 
 
 def _cost_aware(drafting: Drafting) -> CostAwareDrafter:
-    guide = drafting.needed(drafting.guide, "cost tables")
-    return CostAwareDrafter(drafting.need_source(), guide, drafting.guesses)
+    assert drafting.guide, "adaptive plans have cost tables"
+    return CostAwareDrafter(drafting.need_source(), drafting.guide, drafting.guesses)
 
 
 def _label(plan: Plan) -> str:

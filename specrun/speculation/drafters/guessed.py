@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing, Guesses
+from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing
 from specrun.speculation.growth import TreeGrowth
 from specrun.speculation.method import DATASTORE, Drafting, Method
 from specrun.speculation.planning.guide import Guide
+from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import ROOT
 
 # Sources that a run does not have are left out. prompt-lookup is not here: suffix-automaton finds the same and more.
@@ -22,7 +23,7 @@ _LEAST_OFFERED = 0.015  # least chance of a node where pass times decide how man
 
 
 def add_guesses(
-    growth: TreeGrowth, sources: Guesses, nodes: Iterable[int], limits: DraftLimits, least_chance: float
+    growth: TreeGrowth, sources: SourceSet, nodes: Iterable[int], limits: DraftLimits, least_chance: float
 ) -> None:
     """Offer guesses below `nodes`, which have no children yet, then below these guesses, and so on, best first.
 
@@ -49,7 +50,7 @@ class GuessedDrafter(Drafter):
     guide: cost tables, by which the tree gets as many nodes as pay; None for a fixed least chance.
     """
 
-    sources: Guesses
+    sources: SourceSet
     guide: Guide | None = None
 
     def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
@@ -72,7 +73,8 @@ def _method(name: str, paper: str, pays: str, sources: tuple[str, ...], needs: t
     """A method that uses these draft sources alone."""
 
     def drafter(drafting: Drafting) -> GuessedDrafter:
-        return GuessedDrafter(drafting.needed(drafting.guesses, "draft sources"), drafting.guide)
+        assert drafting.guesses, "a method of draft sources has them"
+        return GuessedDrafter(drafting.guesses, drafting.guide)
 
     return Method(name, "draft source", paper, pays, drafter, needs=needs, sources=sources)
 

@@ -102,6 +102,10 @@ class _Source:
         here = self.place + len(path)
         return here, list(path) == self.text.ranks[self.place : here].tolist()
 
+    @property
+    def model(self) -> _Source:
+        return self
+
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         return range(min(len(parents), width))
 
