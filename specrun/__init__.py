@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from specrun.errors import (
     ContextFullError,
-    DraftSourceError,
     HubError,
     LlamaError,
     MissingModelError,
@@ -36,7 +35,6 @@ __version__ = "0.1.0"
 __all__ = [
     "Completion",
     "ContextFullError",
-    "DraftSourceError",
     "HubError",
     "LlamaError",
     "MissingModelError",

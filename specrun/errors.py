@@ -109,12 +109,6 @@ class ProfileError(SpecrunError):
     exit_code = 9
 
 
-class DraftSourceError(SpecrunError):
-    """A datastore, history or successor table that cannot be read, written or used (exit code 10)."""
-
-    exit_code = 10
-
-
 class VerificationError(SpecrunError):
     """Text with speculation that is not what the target alone writes, found by `specrun verify` (exit code 11)."""
 

@@ -15,7 +15,6 @@ from tests.hub import serve
 
 _SIZE = 4_000_000  # bytes of the disk
 _LEARN = ("generate", PROMPT, "--raw", "-n", "48")
-_HISTORY = (*_LEARN, "--no-learn", "--method", "suffix-automaton", "--history")
 
 
 @contextmanager
@@ -70,15 +69,6 @@ def saving(save: Command, codes: tuple[int, ...], parts: tuple[str, ...], place:
             (place.data / "filling").unlink()
 
 
-def _file_of_the_user(*command: object) -> Command:
-    """A command that writes a file that the user names, on the small disk."""
-    return lambda place: place.run(*(argument(place) if callable(argument) else argument for argument in command))
-
-
-def _in(name: str) -> Callable[[Place], Path]:
-    return lambda place: place.data / name
-
-
 def _exporting(place: Place) -> Ended:
     """A profile is what `learned` says of this pair; only its export is on the small disk."""
     elsewhere = {"SPECRUN_DATA_DIR": str(place.root / "other-data")}
@@ -93,12 +83,6 @@ def _importing(place: Place) -> Ended:
         place.run(*_LEARN, environment=elsewhere)
         place.run("tune", "--export", exported, environment=elsewhere)
     return place.run("tune", "--import", exported)
-
-
-def _text(place: Place) -> Path:
-    path = place.work / "text.txt"
-    path.write_text("".join(f"line {i} of a text\n" for i in range(2000)))
-    return path
 
 
 def _saving_a_chat(place: Place) -> Ended:
@@ -157,16 +141,10 @@ def stdout(place: Place, _extent: Extent) -> Injections:
 
 
 _SAVING: dict[str, tuple[Command, tuple[int, ...], tuple[str, ...]]] = {
-    "what a run learned": (_file_of_the_user(*_LEARN), (0,), ("is not kept", "No space left")),
-    "the history": (_file_of_the_user(*_HISTORY), (10,), ("cannot be written",)),
+    "what a run learned": (lambda place: place.run(*_LEARN), (0,), ("is not kept", "No space left")),
     "a conversation (/save)": (_saving_a_chat, (1,), ("cannot be written",)),
     "a profile (--import)": (_importing, (9,), ("cannot be written",)),
     "a profile (--export)": (_exporting, (9,), ("cannot be written",)),
-    "a datastore": (
-        _file_of_the_user("datastore", _text, "--save", _in("store")),
-        (10,),
-        ("cannot be written",),
-    ),
 }
 
 FAULTS = [

@@ -10,7 +10,6 @@ from pathlib import Path
 from fault_tools.injecting import KEEPING, PROMPT, TARGET, Ended, Extent, Fault, Injection, Injections, Place
 
 _LEARN = ("generate", PROMPT, "--raw", "-n", "48")
-_HISTORY = (*_LEARN, "--no-learn", "--method", "suffix-automaton", "--history")
 _EXACT = ("generate", PROMPT, "--raw", "-n", "8", "--no-learn", "--exact")
 
 
@@ -89,26 +88,21 @@ def conversations(place: Place, _extent: Extent) -> Injections:
         yield run.injection({0, 1}, lost=lost)
 
 
-def named(
-    command: tuple[object, ...], make: tuple[object, ...], code: int, place: Place, _extent: Extent
-) -> Injections:
-    """A file that the user named: one line that names it, and it stays as it is. A `FILE` is its path."""
+def saved(place: Place, _extent: Extent) -> Injections:
+    """A conversation that the user named: one line that names it, and it stays as it is."""
     path = place.work / "file"
-    if make:
-        made = place.run(*(path if word == "FILE" else word for word in make))
-        yield from made.unless_good()
-    else:
-        path.write_text(json.dumps({"target": None, "messages": [{"role": "user", "content": "a"}]}))
+    path.write_text(json.dumps({"target": None, "messages": [{"role": "user", "content": "a"}]}))
+    command = ("chat", "-m", "embedded", "--speculate", "off", "--no-learn")
     for content in damaged(path.read_bytes()):
         original = path.read_bytes()
         path.write_bytes(content)
-        run = place.run(*(path if word == "FILE" else word for word in command), stdin=f"/load {path}\n".encode())
+        run = place.run(*command, stdin=f"/load {path}\n".encode())
         named_it = run.code == 0 or str(path) in run.stderr
         lost = "" if named_it else f"the file is not named: {run.stderr}"
         if path.read_bytes() != content:
             lost = "the user's own file was changed"
         path.write_bytes(original)
-        yield run.injection({0, code}, lost=lost)
+        yield run.injection({0, 1}, lost=lost)
 
 
 def configuration(place: Place, _extent: Extent) -> Injections:
@@ -194,21 +188,13 @@ def _glob(pattern: str) -> Callable[[Place], list[Path]]:
 FAULTS = [
     Fault("damaged: a tuned profile", partial(own, _glob("profiles/*.json"), _tuned, True)),
     Fault("damaged: what runs learned", partial(own, _glob("profiles/learned/*.json"), _run(*_LEARN), True)),
-    Fault("damaged: the history", partial(own, _glob("history/history-*.tokens"), _run(*_HISTORY), True)),
     Fault("damaged: a fact about llama.cpp", partial(own, _glob("facts/*.json"), _run(*_LEARN, "--no-learn"), False)),
     Fault("damaged: sizes of exact passes", partial(own, _glob("exact/*.json"), _run(*_EXACT), False)),
     Fault("damaged: a prompt", prompts),
     Fault("damaged: the last conversation", conversations),
     Fault("damaged: lines typed in chats", typed),
     Fault("damaged: models.toml", configuration),
-    Fault(
-        "damaged: a datastore",
-        partial(named, (*_LEARN, "--no-learn", "--datastore", "FILE"), ("datastore", __file__, "--save", "FILE"), 10),
-    ),
-    Fault(
-        "damaged: a conversation (/load)",
-        partial(named, ("chat", "-m", "embedded", "--speculate", "off", "--no-learn"), (), 1),
-    ),
+    Fault("damaged: a conversation (/load)", saved),
     Fault("damaged: a model that is cut short", models),
     Fault("files that hold no model", no_models),
 ]

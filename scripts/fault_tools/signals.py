@@ -60,8 +60,8 @@ def keeping(number: int, place: Place, extent: Extent) -> Injections:
 
 
 def learning(number: int, place: Place, extent: Extent) -> Injections:
-    """What a run learns, and its texts with --history, while they are saved: old or new, and always readable."""
-    command = ("generate", PROMPT, "--raw", "-n", "48", "--method", "suffix-automaton", "--history")
+    """What a run learns, while it is saved: old or new, and always readable."""
+    command = ("generate", PROMPT, "--raw", "-n", "48")
 
     def check(place: Place, _: Ended) -> str:
         again = place.run(*command)
@@ -80,26 +80,6 @@ def chatting(number: int, place: Place, extent: Extent) -> Injections:
 def tuning(number: int, place: Place, extent: Extent) -> Injections:
     """`specrun tune` from its beginning: what was measured is kept, and no profile is there before it is whole."""
     return _struck(number, place, extent, ("tune", "--quick"), lambda *_: "", seconds=20.0)
-
-
-def indexing(number: int, place: Place, extent: Extent) -> Injections:
-    """A datastore that replaces another one: the old file or the new one."""
-    text, store = place.work / "text.txt", place.work / "store"
-    text.write_text("first\n")
-    place.run("datastore", text, "--save", store)
-    old = store.read_bytes()
-    text.write_text("".join(f"line {i} of a text that says {hash(str(i))}\n" for i in range(60_000)))
-    started = time.monotonic()
-    place.run("datastore", text, "--save", store)
-    seconds, new = time.monotonic() - started, store.read_bytes()
-
-    def check(_: Place, __: Ended) -> str:
-        content = store.read_bytes()
-        store.write_bytes(old)
-        return "" if content in (old, new) else "the datastore"
-
-    store.write_bytes(old)
-    return _struck(number, place, extent, ("datastore", text, "--save", store), check, seconds=seconds)
 
 
 def making(number: int, place: Place, extent: Extent) -> Injections:
@@ -207,10 +187,9 @@ _SCENES: dict[str, Callable[[int, Place, Extent], Injections]] = {
     "while loading and writing": writing,
     "while reading a prompt": reading,
     "while keeping a prompt": keeping,
-    "while learning and keeping history": learning,
+    "while learning": learning,
     "in a chat through a pipe": chatting,
     "while tuning": tuning,
-    "while indexing a datastore": indexing,
     "while making a draft": making,
     "while widening": widening,
     "while downloading": downloading,

@@ -17,7 +17,6 @@ from specrun.hardware.cpu import allowed_cores
 from tests.quotas import cpu_quota
 
 _WRITE = ("generate", PROMPT, "--raw", "-n", "48", "--no-learn")
-_HISTORY = (*_WRITE, "--method", "suffix-automaton", "--history")
 # A clock that is a day later or earlier at every second look. Python reads the file of this name when it starts.
 _JUMPS = """
 import itertools, time
@@ -33,7 +32,6 @@ def home(place: Place, _extent: Extent) -> Injections:
     expected: dict[tuple[object, ...], tuple[set[int], str]] = {
         ("generate", PROMPT, "--raw", "-n", "48"): ({0}, "is not kept"),
         _WRITE: ({0}, ""),
-        _HISTORY: ({10}, "cannot be written"),
         (*_WRITE, "--exact"): ({0}, ""),
         ("tune", "--quick"): ({9}, "SPECRUN_DATA_DIR"),
         ("tune", "--list"): ({0}, ""),
@@ -89,12 +87,8 @@ def paths(place: Place, _extent: Extent) -> Injections:
         shutil.copy(TARGET, target)
         shutil.copy(DRAFT, draft)
         pair = ("-m", target, "--draft", draft)
-        (odd.work / "text").write_text("some text\n")
         for command in (
             ("generate", PROMPT, "--raw", "-n", "48", *pair),
-            (*_HISTORY, *pair),
-            ("datastore", odd.work / "text", "--save", odd.work / f"s {name}", "--target", target),
-            (*_WRITE, *pair, "--datastore", odd.work / f"s {name}"),
             ("tune", "--export", odd.work / f"p {name}", *pair),
             ("models", "info", target),
         ):
@@ -112,7 +106,7 @@ def clock(place: Place, _extent: Extent) -> Injections:
     for command in (
         ("generate", PROMPT, "--raw", "-n", "48", "--stats"),
         ("generate", PROMPT, "--raw", "-n", "48", "--stats"),
-        (*_HISTORY, "--json"),
+        (*_WRITE, "--method", "suffix-automaton", "--json"),
         ("tune", "--quick", "--draft", "none"),
         ("tune", "--show"),
         ("models", "make-draft", "--types", "q4_0", "--keep-layers", "0.5"),

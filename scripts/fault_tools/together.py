@@ -35,12 +35,6 @@ def saving(command: tuple[object, ...], pattern: str, place: Place, extent: Exte
             yield run.injection({0}, lost=lost)
 
 
-def history(place: Place, extent: Extent) -> Injections:
-    """Sessions that end at the same moment: whose text is kept is left to chance, but the file is whole."""
-    command = (*_LEARN, "--no-learn", "--method", "suffix-automaton", "--history")
-    return saving(command, "history/history-*.tokens", place, extent)
-
-
 def importing(place: Place, extent: Extent) -> Injections:
     """The same profile, saved by all."""
     place.run(*_LEARN)
@@ -141,7 +135,6 @@ sys.exit(len(failures))
 
 FAULTS = [
     Fault("at once: what runs learned", partial(saving, _LEARN, "profiles/learned/*.json")),
-    Fault("at once: the history", history),
     Fault("at once: a profile", importing),
     Fault("at once: a download", downloading),
     Fault("at once: a prompt", prompts),

@@ -18,7 +18,7 @@ from specrun.loading.model import Model
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.method import ACCEPTANCE, DATASTORE, DRAFT, HEADS, OFF, PROFILE, Method, Plan
+from specrun.speculation.method import ACCEPTANCE, DRAFT, HEADS, OFF, PROFILE, Method, Plan
 from specrun.speculation.registry import ALIASES, METHODS
 
 
@@ -230,9 +230,8 @@ class RowPlans:
             **{name: head == kind for kind, name in HEADS.items()},
             ACCEPTANCE: True,
             PROFILE: self._model.plans.profile is not None,
-            DATASTORE: self._model.has_datastore,
         }
-        advice = {PROFILE: " of this pair (`specrun tune`)", DATASTORE: " (`specrun datastore`)"}
+        advice = {PROFILE: " of this pair (`specrun tune`)"}
         articles = {name: article(kind) for kind, name in HEADS.items()}
         lacking = (need for need in method.needs if not has[need])
         return next((f"{articles.get(need, 'a')} {need}{advice.get(need, '')}" for need in lacking), "")

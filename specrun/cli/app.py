@@ -21,7 +21,7 @@ from specrun.cli.command import CONTEXT_SETTINGS, Command, Group, told
 from specrun.cli.demo import demo
 from specrun.cli.doctor import doctor
 from specrun.cli.generate import generate
-from specrun.cli.research import bench_app, datastore, methods
+from specrun.cli.research import bench_app, methods
 from specrun.cli.serve import serve
 from specrun.cli.tune import tune
 from specrun.cli.verify import verify
@@ -43,7 +43,7 @@ app = typer.Typer(
 _PANELS: dict[str, tuple[Callable[..., Any] | typer.Typer, ...]] = {
     "Use": (chat, generate, serve, models.pull, models.app, demo),
     "Make faster": (tune, verify, doctor),
-    "Research": (bench_app, methods, datastore),
+    "Research": (bench_app, methods),
 }
 for panel, commands in _PANELS.items():
     for command in commands:

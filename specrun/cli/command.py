@@ -23,7 +23,7 @@ from specrun.views import output
 GLOSSARY = {
     "target": "the large model whose text you get",
     "draft": "a small model, or a trained head, that proposes what comes next",
-    "draft source": "what drafts without a model: the text itself, a datastore",
+    "draft source": "what drafts without a model: the text itself",
     "pair": "a target and its draft, best two sizes of one family",
     "pass": "one run of the target, over one token or over many",
     "token tree": "the likely continuations that one pass checks",

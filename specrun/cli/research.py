@@ -1,11 +1,10 @@
 """Research: `specrun bench` measures plans against plain decoding on the user's own pair, `specrun methods` lists what
-`--method` can name, `specrun datastore` indexes text files for drafting from them.
+`--method` can name.
 """
 
 from __future__ import annotations
 
 import json as jsonlib
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,14 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from specrun.cli.command import Command, Group
-from specrun.display_text import size_text
 from specrun.errors import UsageError
 from specrun.locations import parse_json, read_bytes
-from specrun.long_run import left_text
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import Temperature, TokenOptions, sampling_parameters
-from specrun.options.speculation_options import Datastore, ModelOptions, SpeculationOptions, Target
+from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import output
 
 if TYPE_CHECKING:
@@ -42,7 +39,6 @@ class BenchOptions:
         "LIST",
         "Rows besides off: chain, tree, auto, names of `specrun methods`, or all.",
     )
-    datastore: Datastore = None
     sweep: bool = flag("Measure each row's method on a grid of budgets and depths instead.", usual=False)
     budgets: str | None = option(None, "LIST", "The grid's budgets: nodes of a tree, such as 4,16,64.", usual=False)
     depths: str | None = option(None, "LIST", "The grid's depths: drafted tokens on a path, such as 4,8.", usual=False)
@@ -96,7 +92,7 @@ def bench(
         texts = bench_prompts.load(what.prompts)
     else:
         texts = bench_prompts.shipped(_listed(what.kinds, bench_prompts.KINDS, "--kinds"))
-    speculation = SpeculationOptions(datastore=what.datastore, learn=False)
+    speculation = SpeculationOptions(learn=False)
     largest = settings.largest_plan(what.is_sweep)
     asked = models, speculation, machine, sampling.temp
     with opened(*asked, largest=largest, is_fixed=True, is_measured=True) as model, output.progress() as display:
@@ -188,42 +184,3 @@ def methods(json: Annotated[bool, typer.Option("--json", help="A JSON list of ob
                 name = method.name if method.lossless else f"{method.name} (lossy)"
                 table.add_row(name, method.pays, ", ".join(method.needs), method.paper)
     output.print_table(table)
-
-
-def datastore(
-    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="UTF-8 text files.", show_default=False)],
-    save: Annotated[Path, typer.Option("--save", metavar="FILE", help="The datastore to write.", show_default=False)],
-    target: Target = None,
-) -> None:
-    """Index text files, to draft answers with similar passages from them.
-
-    --datastore drafts from it beside the draft model, and --method rest from it alone.
-
-    A datastore works with the tokenizer of one target only. It takes 8 bytes per token on disk, and is mapped into
-    memory, not loaded.
-    """
-    from specrun.catalog.gguf_file import GgufFile
-    from specrun.catalog.pairs import check_tokenizer
-    from specrun.catalog.resolve import local_pair
-    from specrun.cli.pulling import AskingFetcher
-    from specrun.decoding import run_sources as sources
-    from specrun.decoding.source_files import datastore_file as store
-    from specrun.llama import LlamaModel
-    from specrun.llama_settings import UNDECIDED
-
-    path, _ = local_pair(target, "none", drafting=False, fetcher=AskingFetcher(pull=False), note=output.note)
-    check_tokenizer(GgufFile.read(path))
-    with LlamaModel(path, UNDECIDED) as model, output.progress() as show:
-
-        def tokenize(text: str) -> list[int]:
-            return model.tokenize(text, add_special=False, parse_special=False)
-
-        started = time.perf_counter()
-
-        def progress(n_read: int, n_bytes: int) -> None:
-            left = (time.perf_counter() - started) * (n_bytes - n_read) / max(n_read, 1)
-            text = f"reading, {size_text(n_read)} of {size_text(n_bytes)}{left_text(left)}"
-            show(text if n_read < n_bytes else "sorting; a million tokens take about half a second")
-
-        n_tokens = store.build(save, files, tokenize, sources.fingerprint(model), progress)
-    output.note(f"wrote {save}: {n_tokens} tokens of {len(files)} file{'s' if len(files) > 1 else ''}")

@@ -168,7 +168,7 @@ def _run_apart(options: RunOptions) -> None:
     """
     from specrun.profiles.codec import converter  # it imports cattrs, which takes a tenth of a second
 
-    request = converter().unstructure(replace(options, history=False))  # the trial's text is none of the user's
+    request = converter().unstructure(options)
     debug = logging.getLogger("specrun.llama").isEnabledFor(logging.DEBUG)
     child_process.answer(__name__, request, "the first pass", lambda: None, debug)
 

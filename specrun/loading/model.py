@@ -15,7 +15,6 @@ from specrun.decoding.fitted_template import FittedTemplate
 from specrun.decoding.prompt_states import PromptStates
 from specrun.decoding.prompt_tokens import chat_template, single_turn_tokens
 from specrun.decoding.request import Request, make_request
-from specrun.decoding.run_sources import RunSources
 from specrun.decoding.session import Session
 from specrun.errors import UsageError
 from specrun.hardware.cpu import LoadWatch
@@ -49,7 +48,6 @@ class Model:
     engine: the decode loop.
     slots: all engines, where several texts can be written at the same time; `engine` is the first.
     exactness: the sizes to which the target's passes are padded.
-    has_datastore: whether a datastore is among the draft sources.
     prompt_states: prompts that are kept on disk; None where none are (see `keep_prompts`).
 
     Making one raises ModelFileError, PairError, UsageError or LlamaError if the files or the machine do not allow it.
@@ -67,8 +65,6 @@ class Model:
         self._pair = load_pair(plan, show)
         self.draft = options.draft if self._pair.drafts else None
         self.notices = list(self._pair.notices)
-        self._datastore = options.datastore
-        self.has_datastore = options.datastore is not None
         self._grammars = self._pair.resources.enter_context(Grammars(self._pair.model))
         self.prompt_states: PromptStates | None = None
         self._completions: WeakSet[Completion] = WeakSet()
@@ -80,15 +76,13 @@ class Model:
             raise
 
     def _made_ready(self, options: RunOptions, learner: Learner | None) -> RunPlans:
-        """Make the draft sources, the engine and the plans; with `exact`, keep to passes that are exact."""
+        """Make the engine and the plans; with `exact`, keep to passes that are exact."""
         pair = self._pair
-        sources = RunSources(pair.model, options.datastore, options.history, self.notices.append)
-        pair.resources.callback(sources.close)
         plans = pair.plans
         self.exactness = self._exactness(options, plans)
         for target in pair.targets:
             target.padding = self.exactness.sizes
-        self.slots = self._slots(sources.set)
+        self.slots = self._slots()
         self.engine = self.slots.engines[0]
         if options.profile:
             pair.target.set_max_pending(most_waiting(options.profile.costs.target))
@@ -115,10 +109,9 @@ class Model:
         self.prompt_states = PromptStates(subject, prompt_states.of_draft(draft) if draft else None)
         self._pair.resources.callback(self.prompt_states.close, self.engine)  # before the contexts are freed
 
-    def _slots(self, sources: SourceSet) -> Slots:
-        """An engine for each text that can be written at a time. `sources` are those of the first; the others draft
-        from their own texts only, as a datastore need not be in memory twice. With recurrent states, and with a draft
-        that drafts for one text, the others are decoded plainly.
+    def _slots(self) -> Slots:
+        """An engine for each text that can be written at a time. With recurrent states, and with a draft that drafts
+        for one text, all but the first are decoded plainly.
         """
         pair, sizes = self._pair, self.exactness.sizes
         is_shared = not sizes.in_order and sizes != PLAIN_ONLY
@@ -129,8 +122,7 @@ class Model:
             if i and (pair.model.is_recurrent or len(pair.drafts) == 1):
                 engines.append(Engine(target, None, pair.ctx_size, drafts=False))
                 continue
-            own = sources if i == 0 else RunSources(pair.model, None, False, self.notices.append).set
-            engines.append(Engine(target, pair.drafts[i] if pair.drafts else None, pair.ctx_size, own))
+            engines.append(Engine(target, pair.drafts[i] if pair.drafts else None, pair.ctx_size, SourceSet()))
         return Slots(engines, self._plan.options.shared_tokens if len(engines) > 1 else None)
 
     def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:
@@ -273,7 +265,7 @@ class Model:
         """Replace the draft sources by empty ones, and empty both KV caches unless `keep_caches`."""
         if not keep_caches:
             self.engine.reset()
-        self.engine.sources = RunSources(self.llama_model, self._datastore, False, self.notices.append).set
+        self.engine.sources = SourceSet()
 
     def close(self) -> None:
         """Free everything, and keep what was learned and read. Safe to call twice."""

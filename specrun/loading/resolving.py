@@ -56,8 +56,6 @@ def run_options(
         draft_settings=draft_settings,
         exact=machine.exact,
         residency=machine.residency,
-        datastore=speculation.datastore,
-        history=speculation.history,
         may_shrink=speculation.is_auto,
         chat_template=prompt_tokens.given_template(models.chat_template)
         if models.chat_template

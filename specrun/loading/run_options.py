@@ -45,8 +45,6 @@ class RunOptions:
     profile: Profile | None = None  # of this pair on this machine; it fills settings that are not decided
     follow: bool = True  # whether to follow the profile's plans instead of `plans`
     exact: bool = False  # whether every pass must give a token the same bits as without speculation
-    datastore: Path | None = None  # a file of `specrun datastore` to draft from; None for none
-    history: bool = False  # whether to draft from earlier sessions and save this one
     residency: ResidencyChoice = "auto"  # whether specrun streams weights that do not fit into RAM, where it can
     chat_template: str | None = None  # Jinja, or a name of llama.cpp's; None: the target's own
     steps_down: int = 0  # smaller placements to begin with, because passes ran out of memory with those before

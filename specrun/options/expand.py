@@ -117,7 +117,7 @@ def expanded(command: Callable[..., Result]) -> Callable[..., Result]:
     """The command for typer: a parameter that is a dataclass is replaced by one option for each field.
 
         @expanded
-        def chat(target: Target = None, *, machine: MachineOptions) -> None: ...
+        def chat(prompt: str = "", *, machine: MachineOptions) -> None: ...
 
     The options have the annotations and defaults of the fields.
     """

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from specrun.errors import UsageError
 from specrun.locations import pasted
-from specrun.options.expand import complete_drafts, complete_methods, complete_targets, flag, option, spelled
+from specrun.options.expand import complete_drafts, complete_methods, complete_targets, flag, option
 
 if TYPE_CHECKING:
     from specrun.speculation.method import Plan
 
 _PANEL = "Models"
-
-# fmt: off
-Target = Annotated[str | None, spelled(
-    "--target", "-m", envvar="SPECRUN_TARGET", metavar="MODEL", rich_help_panel=_PANEL, show_default=False,
-    autocompletion=complete_targets,
-    help="The large model whose text you want. A name listed by `specrun models list`, org/repo:QUANT, a GGUF file, "
-    "or embedded for the demo pair, which is the default of all commands but chat and serve."
-)]
-# fmt: on
 
 
 @dataclass(frozen=True)
@@ -34,8 +24,12 @@ class ModelOptions:
     "none" is no draft. `specrun tune` also takes a comma-separated list.
     """
 
-    target: Target = None
     # fmt: off
+    target: str | None = option(
+        None, "MODEL", "The large model whose text you want. A name listed by `specrun models list`, org/repo:QUANT, a "
+        "GGUF file, or embedded for the demo pair, which is the default of all commands but chat and serve.", "-m",
+        envvar="SPECRUN_TARGET", rich_help_panel=_PANEL, autocompletion=complete_targets
+    )
     draft: str | None = option(
         None, "MODEL", "The small model that drafts, or none. Best of the same family, a head that was trained for the "
         "target, or mtp for the target's own MTP layers; without --target: draft or eagle3. By default the fastest "
@@ -57,25 +51,10 @@ class ModelOptions:
 
 Speculate = Literal["auto", "off", "chain", "tree"]
 
-_shared = partial(spelled, rich_help_panel="Speculation", hidden=True)
 _option = partial(option, rich_help_panel="Speculation", usual=False)
-_flag = partial(flag, rich_help_panel="Speculation", usual=False)
 
 # Bound of the trees of `auto`, which are as large as pays: the tokens of a prompt that llama.cpp computes at once.
 _AUTO_BUDGET = 512  # nodes
-
-# fmt: off
-Datastore = Annotated[Path | None, _shared(
-    "--datastore", metavar="FILE", help="Also draft from a datastore, made with `specrun datastore`."
-)]
-Budget = Annotated[int | None, _shared(
-    "--budget", metavar="N", help="Most nodes of a tree, root included. By default 16; with auto as many as pay."
-)]
-Depth = Annotated[int | None, _shared(
-    "--depth", metavar="N",
-    help="Most drafted tokens on a path. By default 8 in a tree and 4 in a chain; with auto as many as pay."
-)]
-# fmt: on
 
 
 @dataclass(frozen=True)
@@ -90,10 +69,12 @@ class SpeculationOptions:
     method: str | None = _option(
         None, "NAME", "Draft and accept by a method that `specrun methods` lists.", autocompletion=complete_methods
     )
-    datastore: Datastore = None
-    history: bool = _flag("Also draft from earlier sessions with --history, and save this one on this machine.")
-    budget: Budget = None
-    depth: Depth = None
+    budget: int | None = _option(
+        None, "N", "Most nodes of a tree, root included. By default 16; with auto as many as pay."
+    )
+    depth: int | None = _option(
+        None, "N", "Most drafted tokens on a path. By default 8 in a tree and 4 in a chain; with auto as many as pay."
+    )
     width: int | None = _option(
         None, "N", "Most nodes that one draft pass expands. By default the mean width of a level in a tree; with auto "
         "as many as pay."
@@ -142,14 +123,10 @@ class SpeculationOptions:
 
     def _plan_of_method(self, name: str) -> Plan:
         from specrun.speculation import registry
-        from specrun.speculation.method import DATASTORE
 
         if self.speculate != "auto":
             raise UsageError("--method and --speculate exclude each other; choose one")
-        method = registry.find(name)
-        if DATASTORE in method.needs and self.datastore is None:
-            raise UsageError(f"--method {name} needs a --datastore; `specrun datastore` makes one")
-        return method.plan(self.budget, self.depth, self.width)
+        return registry.find(name).plan(self.budget, self.depth, self.width)
 
     def check_constrained(self, grammar: str | None, json_schema: str | None) -> None:
         """Raises UsageError for a grammar together with a method whose drafts cannot follow one."""

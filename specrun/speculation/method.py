@@ -21,7 +21,7 @@ Kind = Literal["plain", "chain", "tree", "planner", "draft source", "acceptance 
 HeadKind = Literal["eagle3", "mtp", "dflash"]
 
 # What a method may need besides the target.
-DRAFT, ACCEPTANCE, PROFILE, DATASTORE = "draft model", "acceptance vector", "profile", "datastore"
+DRAFT, ACCEPTANCE, PROFILE = "draft model", "acceptance vector", "profile"
 # ... or this kind of head; the names are for people.
 HEADS: dict[HeadKind, str] = {"eagle3": "EAGLE-3 head", "mtp": "MTP head", "dflash": "DFlash head"}
 

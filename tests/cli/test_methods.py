@@ -82,7 +82,7 @@ def test_what_cannot_be_is_said_in_a_line(here: SpecrunHere, arguments: list[str
 def test_without_a_draft_the_text_itself_is_drafted_from(here: SpecrunHere) -> None:
     repeating = ["generate", "a = 1\nb = 2\n" * 30, "--raw", "-n", "60", "--temp", "0", "--json"]
     off = json.loads(here(*repeating, "--method", "off").stdout)
-    for options in (["--method", "draftless"], ["--method", "suffix-automaton"], ["--method", "prompt-lookup"]):
+    for options in (["--method", "draftless"], ["--method", "suffix-automaton"]):
         written = json.loads(here(*repeating, "--draft", "none", *options).stdout)
         assert written["token_ids"] == off["token_ids"]
         assert written["passes"] < off["passes"] / 2, options
@@ -93,37 +93,6 @@ def test_without_a_draft_the_text_itself_is_drafted_from(here: SpecrunHere) -> N
     assert "learned while writing" in result.stderr
 
 
-@pytest.mark.slow
-def test_a_datastore_is_made_and_drafted_from(here: SpecrunHere, tmp_path: Path) -> None:
-    text, store = tmp_path / "a.py", tmp_path / "a.datastore"
-    text.write_text(Path(json.__file__).read_text(encoding="utf-8"), encoding="utf-8")
-    made = here("datastore", text, "--save", store)
-    assert made.code == 0, made.stderr
-    assert "tokens of 1 file" in made.stderr
-    prompt = text.read_text(encoding="utf-8")[2000:2600]
-    arguments = ["generate", prompt, "--raw", "-n", "40", "--temp", "0", "--json"]
-    off = json.loads(here(*arguments, "--method", "off").stdout)
-    written = json.loads(here(*arguments, "--method", "rest", "--datastore", store).stdout)
-    assert written["token_ids"] == off["token_ids"]
-    assert written["passes"] < off["passes"]
-    here(*arguments, "--method", "rest").assert_fails(2, "specrun datastore")
-    here(*arguments, "--datastore", text).assert_fails(10, "a.py")
-    here("datastore", tmp_path / "none.txt", "--save", store).assert_fails(2, "none.txt")
-
-
-@pytest.mark.slow
-def test_history_is_kept_on_request_and_drafted_from(here: SpecrunHere, tmp_path: Path) -> None:
-    arguments = [*WRITE, "--method", "draftless"]
-    data = {"SPECRUN_DATA_DIR": str(tmp_path)}
-    here(*arguments, **data)
-    assert not (tmp_path / "history").exists()
-    first = json.loads(here(*arguments, "--history", **data).stdout)
-    assert list((tmp_path / "history").glob("history-*"))
-    again = json.loads(here(*arguments, "--history", **data).stdout)
-    assert again["token_ids"] == first["token_ids"]
-    assert again["passes"] < 0.7 * first["passes"], "the same answer is known by now"
-
-
 def test_a_benchmark_of_all_methods(specrun: Specrun, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "import os"}\n', encoding="utf-8")
@@ -132,7 +101,7 @@ def test_a_benchmark_of_all_methods(specrun: Specrun, tmp_path: Path) -> None:
     assert result.code == 0, result.stderr
     rows = {row["method"]: row for row in json.loads(result.stdout)}
     names = {entry["name"] for entry in json.loads(specrun("methods", "--json").stdout)}
-    left_out = {"adaptive", "merged", "rest", "eagle3", "mtp", "dflash"}
+    left_out = {"adaptive", "merged", "eagle3", "mtp", "dflash"}
     assert set(rows) == (names | {"auto"}) - left_out
     for name in left_out:
         assert f"left out {name}" in result.stderr

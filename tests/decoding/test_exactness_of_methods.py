@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +13,7 @@ from specrun.catalog import embedded
 from specrun.decoding.generation import Generation
 from specrun.decoding.passes import write_alone
 from specrun.decoding.request import Request
-from specrun.decoding.run_sources import fingerprint
-from specrun.decoding.source_files import datastore_file
-from specrun.llama import LlamaModel
-from specrun.llama_settings import UNDECIDED, LlamaSettings
+from specrun.llama_settings import LlamaSettings
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions
 from specrun.sampling import Sampler, SamplingParameters
@@ -37,20 +32,10 @@ ONE_THREAD = LlamaSettings(threads=1)
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A datastore of some of the standard library."""
-    path = tmp_path_factory.mktemp("stores") / "stdlib.datastore"
-    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:40]
-    with LlamaModel(embedded.TARGET, UNDECIDED) as model:
-        datastore_file.build(path, files, lambda text: model.tokenize(text, add_special=False), fingerprint(model))
-    return path
-
-
-@pytest.fixture(scope="module")
-def pair(store: Path) -> Iterator[Model]:
+def pair() -> Iterator[Model]:
     options = RunOptions(
         embedded.TARGET, embedded.DRAFT, (SPECEXEC.plan(32, 16),), ctx_size=1024, settings=ONE_THREAD,
-        draft_settings=ONE_THREAD, datastore=store,
+        draft_settings=ONE_THREAD,
     )  # fmt: skip
     with Model(options) as runtime:
         yield runtime

@@ -28,7 +28,6 @@ from pathlib import Path
 from specrun.chat import conversation_file
 from specrun.chat.conversation_file import Keeper, LastConversation, save
 from specrun.chat.reader import TypedHistory
-from specrun.decoding.source_files.history import History
 from specrun.llama.chat_template import Message
 from specrun.locations import data_dir
 
@@ -98,12 +97,6 @@ def _type() -> Callable[[int], None]:
     return store
 
 
-def _history() -> History:
-    history = History(data_dir() / "history", "tokenizer")
-    assert not history.problem, history.problem
-    return history
-
-
 KINDS = {
     "/save": Kind(_save, lambda: [_number(conversation_file.read(_saved()).messages)] if _saved().exists() else []),
     "--continue": Kind(
@@ -116,17 +109,7 @@ KINDS = {
         lambda: [_number_of(text) for text in reversed(list(_typed().load_history_strings()))],
         keeps_all=True,
     ),
-    "--history": Kind(
-        lambda: lambda n: _history().add([n] * (n % 9 + 1)),
-        lambda: [_whole(text.tolist()) for text in _history().texts],
-        keeps_all=True,
-    ),
 }
-
-
-def _whole(tokens: list[int]) -> int:
-    assert tokens == [tokens[0]] * (tokens[0] % 9 + 1), "half of a text"
-    return tokens[0]
 
 
 def _forked(act: Callable[[int], None]) -> tuple[int, int]:

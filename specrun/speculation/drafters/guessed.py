@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 
 from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing
 from specrun.speculation.growth import TreeGrowth
-from specrun.speculation.method import DATASTORE, Drafting, Method
+from specrun.speculation.method import Drafting, Method
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import ROOT
 
-# Sources that a run does not have are left out. prompt-lookup is not here: suffix-automaton finds the same and more.
-ALL_SOURCES = ("suffix-automaton", "lookahead", "token-recycling", "rest", "history")
+ALL_SOURCES = ("suffix-automaton", "lookahead", "token-recycling")
 # Chosen by hand.
 COPIED_NODES = 32  # most nodes of a tree where pass times are known: about as many as a copied line has tokens
 _LEAST_CHANCE = 0.04  # least chance of a node where pass times are not known
@@ -69,40 +68,33 @@ class GuessedDrafter(Drafter):
         return Draft(growth.tree(limits))
 
 
-def _method(name: str, paper: str, pays: str, sources: tuple[str, ...], needs: tuple[str, ...] = ()) -> Method:
+def _method(name: str, paper: str, pays: str, *sources: str) -> Method:
     """A method that uses these draft sources alone."""
 
     def drafter(drafting: Drafting) -> GuessedDrafter:
         assert drafting.guesses, "a method of draft sources has them"
         return GuessedDrafter(drafting.guesses, drafting.guide)
 
-    return Method(name, "draft source", paper, pays, drafter, needs=needs, sources=sources)
+    return Method(name, "draft source", paper, pays, drafter, needs=(), sources=sources)
 
 
 DRAFTLESS = _method(
     "draftless",
     "this project; all draft sources together",
     "where there is no draft model, or it is too slow",
-    ALL_SOURCES,
+    *ALL_SOURCES,
 )
 SINGLE_SOURCES = (
     _method(
-        "prompt-lookup", "Prompt lookup; n-gram speculation of llama.cpp",
-        "where the answer copies from the prompt and there is no draft model", ("prompt-lookup",),
-    ),
-    _method(
         "suffix-automaton", "SAM decoding, arXiv 2411.10666",
-        "where the answer copies from the prompt or itself and there is no draft model", ("suffix-automaton",),
+        "where the answer copies from the prompt or itself and there is no draft model", "suffix-automaton",
     ),
     _method(
         "token-recycling", "Token Recycling, arXiv 2408.08696",
-        "where passes over a few tokens cost little and there is no draft model", ("token-recycling",),
+        "where passes over a few tokens cost little and there is no draft model", "token-recycling",
     ),
     _method(
         "lookahead", "Lookahead's n-gram pool, arXiv 2402.02057; Ouroboros's phrases, 2402.13720",
-        "where the target repeats itself and there is no draft model", ("lookahead",),
-    ),
-    _method(
-        "rest", "REST, arXiv 2311.08252", "where the answer resembles the files of a datastore", ("rest",), (DATASTORE,)
+        "where the target repeats itself and there is no draft model", "lookahead",
     ),
 )  # fmt: skip

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from specrun.speculation.sources.source import Guess, last_tokens
+import numpy as np
+
+from specrun.speculation.sources.source import Guess
 
 LENGTH = 5  # tokens of an n-gram; the first one is its key
 PER_KEY = 8  # n-grams with the same first token
@@ -20,16 +22,15 @@ Gram = tuple[int, ...]
 
 
 class NgramPool:
-    """A source over n-grams of 2 to 5 tokens: the most recent PER_KEY for each of at most `max_keys` first tokens.
+    """A source over n-grams of 2 to 5 tokens: the most recent PER_KEY for each of at most MAX_KEYS first tokens.
 
     Evidence: `4 * (m - 1)`, where the text ends with the first m tokens of the n-gram (1 to 4); plus 2 for the first
     guess; plus 1 if the target wrote the n-gram and did not only propose it on a branch.
     """
 
-    n_evidence = 4 * (LENGTH - 1)
+    prior = np.linspace(0.05, 0.5, 4 * (LENGTH - 1))
 
-    def __init__(self, max_keys: int = MAX_KEYS) -> None:
-        self._max_keys = max_keys
+    def __init__(self) -> None:
         self._text: Gram = ()  # the last tokens of the text
         # First token, least recently added first -> rest of each n-gram, oldest first -> whether the target wrote it.
         self._pool: OrderedDict[int, dict[Gram, bool]] = OrderedDict()
@@ -52,7 +53,7 @@ class NgramPool:
 
     def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
         """Tokens that continue n-grams whose beginning ends the text: longest match first, then most recent first."""
-        context = last_tokens(self._text, path, LENGTH - 1)
+        context = (*self._text, *path)[1 - LENGTH :]
         guesses: dict[int, Guess] = {}
         for start in range(len(context)):
             grams = self._pool.get(context[start], {})
@@ -72,5 +73,5 @@ class NgramPool:
         grams[rest] = grams.pop(rest, False) or written
         if len(grams) > PER_KEY:
             del grams[next(iter(grams))]
-        if len(self._pool) > self._max_keys:
+        if len(self._pool) > MAX_KEYS:
             self._pool.popitem(last=False)

@@ -12,7 +12,8 @@ from specrun.speculation.accept import Accepted
 from specrun.speculation.sources.lookahead import NgramPool
 from specrun.speculation.sources.pooling import Expert, given_noise, pooled
 from specrun.speculation.sources.recycling import N_SUCCESSORS, TokenRecycling
-from specrun.speculation.sources.source import N_EVIDENCE, PRIOR, Source
+from specrun.speculation.sources.source import Source
+from specrun.speculation.sources.suffix_automaton import SuffixAutomaton
 from specrun.speculation.tree import TokenTree
 
 _PRIOR_WEIGHT = 4.0  # number of guesses that the prior chance of a class counts as
@@ -32,20 +33,22 @@ Permitted = Callable[[Sequence[int], Sequence[int]], Sequence[bool]]
 class SourceSet:
     """Sources that draft together: their guesses are pooled to one distribution."""
 
-    def __init__(self, sources: Mapping[str, Source], history: bool = False) -> None:
-        """sources: by the names that methods use. history: keep finished texts for `finished_texts`."""
+    def __init__(self, sources: Mapping[str, Source] | None = None) -> None:
+        """sources: by the names that methods use; None for all that there are."""
+        if sources is None:
+            sources = {
+                "suffix-automaton": SuffixAutomaton(),
+                "lookahead": NgramPool(),
+                "token-recycling": TokenRecycling(),
+            }
         self._names = list(sources)
         self._sources = list(sources.values())
-        # float64[n_evidence] for each source: chance that a guess of each class is right, before any was counted.
-        sizes = [source.n_evidence for source in self._sources]
-        self._priors = [PRIOR if n == N_EVIDENCE else np.linspace(0.05, 0.5, n) for n in sizes]
+        self._priors = [source.prior for source in self._sources]
         self._right = [_PRIOR_WEIGHT * prior for prior in self._priors]
         self._seen = [np.full(len(prior), _PRIOR_WEIGHT) for prior in self._priors]
         self._chances = [prior.tolist() for prior in self._priors]  # right / seen, which is read far more often
         self._text: list[int] = []
         self._n_given = [0] * len(self._sources)  # tokens of the text that each source has been given
-        self._history = history
-        self._finished: list[list[int]] = []
         self._active: list[int] = []
         self._permitted: Permitted | None = None
         self._noise: SharedNoise | None = None
@@ -65,8 +68,6 @@ class SourceSet:
             its logits; None when greedy.
         """
         if list(tokens[: len(self._text)]) != self._text:
-            if self._history:
-                self._finished.append(self._text)
             for source in self._sources:
                 source.reset()
             self._n_given = [0] * len(self._sources)
@@ -106,12 +107,6 @@ class SourceSet:
         if self._noise:
             all_chances = given_noise(all_chances, self._noise, len(self._text) + len(path))
         return sorted(all_chances.items(), key=lambda item: -item[1])[:count]
-
-    def finished_texts(self) -> list[list[int]]:
-        """The texts so far, or without `history` the current text. Finished texts are released."""
-        texts = [*self._finished, self._text] if self._text else self._finished
-        self._finished = []
-        return texts
 
     def learn(self, tree: TokenTree, rows: NDArray[np.float32], accepted: Accepted) -> None:
         """Learn from a pass. rows: float32[len(tree), n_vocab], the target's logits after each node."""

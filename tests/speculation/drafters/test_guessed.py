@@ -13,9 +13,7 @@ from specrun.speculation.drafters.cost_aware import CostAwareDrafter
 from specrun.speculation.drafters.guessed import GuessedDrafter
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.sources.ngram import PromptLookup
 from specrun.speculation.sources.source_set import SourceSet
-from specrun.speculation.sources.suffix_automaton import SuffixAutomaton
 from specrun.speculation.tree import ROOT, TokenTree
 from tests.speculation.drafters.test_drafters import N_VOCAB, TableDraft, guide, limits
 
@@ -41,8 +39,8 @@ class Reader(TableDraft):
 
 
 def follow(text: list[int]) -> SourceSet:
-    sources = SourceSet({"suffix-automaton": SuffixAutomaton(), "prompt-lookup": PromptLookup()})
-    sources.follow(text, ["suffix-automaton", "prompt-lookup"])
+    sources = SourceSet()
+    sources.follow(text, ["suffix-automaton"])
     return sources
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from specrun.speculation.sources.lookahead import LENGTH, PER_KEY, NgramPool
 from specrun.speculation.sources.source import Guess
@@ -56,8 +57,9 @@ def test_a_branch_of_any_length_leaves_an_n_gram_at_each_of_its_tokens() -> None
     assert sum(map(len, pool._pool.values())) == 19
 
 
-def test_it_is_bounded_and_the_oldest_go_first() -> None:
-    pool = NgramPool(max_keys=10)
+def test_it_is_bounded_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specrun.speculation.sources.lookahead.MAX_KEYS", 10)
+    pool = NgramPool()
     for token in range(100, 200):
         pool.learn([[1, token]])
     assert sum(map(len, pool._pool.values())) == PER_KEY

@@ -13,7 +13,6 @@ from specrun.speculation.sources.lookahead import NgramPool
 from specrun.speculation.sources.recycling import TokenRecycling
 from specrun.speculation.sources.source import Guess
 from specrun.speculation.sources.source_set import SourceSet
-from specrun.speculation.sources.suffix_automaton import SuffixAutomaton
 from specrun.speculation.tree import ROOT, TokenTree
 
 N_VOCAB = 40
@@ -22,7 +21,7 @@ N_VOCAB = 40
 class Fixed:
     """Guesses the same tokens everywhere, and notes what it was told."""
 
-    n_evidence = 2
+    prior = np.linspace(0.05, 0.5, 2)
 
     def __init__(self, name: str, *guesses: tuple[int, int]) -> None:
         self.name = name
@@ -109,7 +108,7 @@ def test_what_a_grammar_forbids_is_not_guessed() -> None:
 
 
 def test_recycling_and_the_pool_learn_from_the_rows_of_a_pass() -> None:
-    recycling, pool = TokenRecycling(N_VOCAB), NgramPool()
+    recycling, pool = TokenRecycling(), NgramPool()
     sources = SourceSet({"token-recycling": recycling, "lookahead": pool})
     sources.follow([1, 2], ["token-recycling", "lookahead"])
     assert sources.children([], 4) == []
@@ -120,13 +119,6 @@ def test_recycling_and_the_pool_learn_from_the_rows_of_a_pass() -> None:
     assert [guess.token for guess in recycling.guesses([6], 2)] == [13, 12], "a rejected branch, too"
     assert [guess.token for guess in recycling.guesses([5], 2)] == [11, 10]
     assert 13 in [guess.token for guess in pool.guesses([2, 6], 4)]
-
-
-def test_texts_are_kept_on_request() -> None:
-    sources = SourceSet({"suffix-automaton": SuffixAutomaton()}, history=True)
-    for text in ([1, 2], [1, 2, 3], [7, 8]):
-        sources.follow(text, ["suffix-automaton"])
-    assert sources.finished_texts() == [[1, 2, 3], [7, 8]]
 
 
 def test_a_guess_with_much_noise_is_likelier_at_its_position() -> None:

@@ -5,8 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specrun.speculation.sources.source import ALWAYS, FEW, FIRST, MOST, ONCE, SHORTER, Guess, weakest
-from specrun.speculation.sources.suffix_automaton import MAX_MATCH, SuffixAutomaton
+from specrun.speculation.sources.source import Guess
+from specrun.speculation.sources.suffix_automaton import (
+    ALWAYS,
+    FEW,
+    FIRST,
+    MAX_MATCH,
+    MOST,
+    ONCE,
+    SHORTER,
+    SuffixAutomaton,
+    weakest,
+)
 from tests.speculation.sources.naive import matches, random_text
 
 

@@ -1,1 +1,0 @@
-"""What draft sources keep on disk: datastores, texts of earlier sessions and successor tables."""
