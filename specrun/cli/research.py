@@ -167,6 +167,7 @@ _KINDS = {
     "acceptance rule": "other rules of accepting",
 }
 
+
 def methods(json: Annotated[bool, typer.Option("--json", help="A JSON list of objects.")] = False) -> None:
     """List the methods of drafting and accepting. The table says what each needs, where it pays, and its paper."""
     from specrun.speculation.registry import METHODS

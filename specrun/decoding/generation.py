@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
+from functools import partial
 
 from specrun import clock
+from specrun.decoding import prompt_states
 from specrun.decoding.engine import Engine
 from specrun.decoding.prompt_states import PromptStates
 from specrun.decoding.request import Request
@@ -82,8 +84,9 @@ class Generation:
             self.statistics.prompt_tokens_decoded = target.begin_prompt(prompt)
             return
         self.statistics.from_disk = found = states.take_up(self.engine, prompt)
-        n_decoded = target.begin_prompt(prompt, found.parts_at, lambda: states.keep_beginning(self.engine))
-        self.statistics.prompt_tokens_decoded = n_decoded
+        # A beginning that several prompts have is kept once it is read.
+        keep = partial(states.keep, self.engine, prompt_states.FEWEST, is_beginning=True)
+        self.statistics.prompt_tokens_decoded = target.begin_prompt(prompt, found.parts_at, keep)
 
     def begin_passes(self, is_alone: bool) -> None:
         """Before the first pass, when the prompt is read: start the clock. Later calls change nothing.
@@ -161,7 +164,7 @@ class Generation:
         sources, names = self.engine.sources, plan.method.sources
         if sources is None or not names:
             return None
-        permitted = self.sampler.permitted if self.sampler.is_constrained else None
+        permitted = self.sampler.permitted if self.sampler.constraint else None
         sources.follow(self.target.tokens, names, permitted, self.sampler.noise)
         return sources
 

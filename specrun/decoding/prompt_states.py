@@ -25,7 +25,7 @@ import numpy as np
 
 from specrun.decoding import prompt_file, prompt_folder
 from specrun.decoding.engine import Engine, SavedCaches
-from specrun.decoding.prompt_file import DamagedStateError, Head, StoppedError
+from specrun.decoding.prompt_file import Head, StoppedError
 from specrun.decoding.prompt_folder import SUFFIX
 from specrun.display_text import size_text
 from specrun.errors import ContextFullError, OutOfMemoryError, SpecrunError
@@ -54,8 +54,8 @@ class Lookup:
     """What became of the search for a prompt.
 
     n_tokens: those that came from disk. words: for people; none where few tokens are new. parts_at: tokens that the
-    prompt shares with a kept one, to whose end there recurrent layers cannot go back; 0 for none. `keep_beginning` is
-    to be called once they are read.
+    prompt shares with a kept one, to whose end there recurrent layers cannot go back; 0 for none. They are to be kept
+    once they are read, as a beginning.
     """
 
     n_tokens: int
@@ -114,17 +114,13 @@ class PromptStates:
             has_draft, is_checked_first = head.draft == self._draft, model.is_recurrent or model.has_window
             with prompt_file.reading(head, has_draft, is_checked_first) as saved:
                 engine.restore(saved)
-        except (ContextFullError, OutOfMemoryError, MemoryError) as error:
+        except (ContextFullError, OutOfMemoryError, MemoryError, OSError) as error:
             engine.reset()
-            return Lookup(0, f"the one that has this beginning does not fit ({error})")
-        except OSError as error:
-            engine.reset()
-            return Lookup(0, f"the one that has this beginning cannot be read ({error})")
+            return Lookup(0, f"the one that has this beginning cannot be used ({error})")
         except (SpecrunError, ValueError) as error:
             engine.reset()
             prompt_folder.delete(head.path)
-            why = "was damaged" if isinstance(error, DamagedStateError) else f"could not be used ({error})"
-            return Lookup(0, f"the one that has this beginning {why}, and is deleted")
+            return Lookup(0, f"the one that has this beginning is damaged ({error}), and is deleted")
         seconds = time.perf_counter() - started
         prompt_folder.learn_rate("read", head.n_bytes, seconds)
         self._seconds_per_token = self._seconds_per_token or head.seconds_per_token
@@ -136,10 +132,6 @@ class PromptStates:
         shared = (common_prefix(head.held.tokens, prompt) for head in heads if not head.held.any_end)
         n = max(shared, default=0)
         return n if n - n_held >= FEWEST else 0
-
-    def keep_beginning(self, engine: Engine) -> None:
-        """Keep what the caches hold of a prompt that is being read: a beginning that several prompts have."""
-        self.keep(engine, FEWEST, is_beginning=True)
 
     def beginning(self, text: str, model: LlamaModel) -> tuple[list[int], str]:
         """The longest beginning of a text that is kept up to its end, or to a control token, and its tokens. The end of
@@ -180,7 +172,9 @@ class PromptStates:
             return True
         self._wait()
         tokens = held.tokens[: held.n_cached + 1] if is_beginning else held.tokens
-        n_new = held.n_cached - self._n_kept(tokens, source.has_head_states)
+        text = [*tokens, -1]  # of a prompt the last token is always read
+        kept = (head.held.reusable(text) for head in self._found(source.has_head_states))
+        n_new = held.n_cached - max(kept, default=0)
         if n_new < least:
             return False
         n_bytes = source.n_bytes if isinstance(source, SavedCaches) else source.n_saved_bytes
@@ -193,7 +187,9 @@ class PromptStates:
         with self._pausing(), ExitStack() as stack:
             started = time.perf_counter()
             prompt_folder.make_room(self._folder, n_bytes)
-            path = self._place(tokens, source.has_head_states)
+            of = self._draft.encode() if self._draft and source.has_head_states else b""
+            name = hashlib.sha256(np.array(tokens, np.int32).tobytes() + of).hexdigest()[:16]
+            path = self._folder / (name + SUFFIX)
             file = stack.enter_context(whole_file(path, private=True))
             saved = source.save(Path(file.name)) if isinstance(source, Engine) else source
             if saved is None:
@@ -205,16 +201,6 @@ class PromptStates:
             self._thread = threading.Thread(target=self._write, args=writing, name="specrun-prompts")
             self._thread.start()
         return self._is_writing
-
-    def _n_kept(self, tokens: list[int], has_head_states: bool) -> int:
-        """How many leading tokens of what a cache holds are on disk. has_head_states: see `_found`."""
-        text = [*tokens, -1]  # of a prompt the last token is always read
-        return max((head.held.reusable(text) for head in self._found(has_head_states)), default=0)
-
-    def _place(self, tokens: list[int], has_head_states: bool) -> Path:
-        """The file of a text."""
-        of = self._draft.encode() if self._draft and has_head_states else b""
-        return self._folder / (hashlib.sha256(np.array(tokens, np.int32).tobytes() + of).hexdigest()[:16] + SUFFIX)
 
     @property
     def _is_writing(self) -> bool:
@@ -287,13 +273,10 @@ def _shared(data: bytes, held: CachedText, model: LlamaModel) -> tuple[int, int]
             at += len(piece)
         elif i or not is_control:  # a text need not begin with the name of BOS
             break
-        if at and (is_control or (end_counts and i + 1 == len(tokens))) and not _is_within_character(data, at):
+        is_within_character = at < len(data) and data[at] & 0xC0 == 0x80
+        if at and (is_control or (end_counts and i + 1 == len(tokens))) and not is_within_character:
             n, end = i + 1, at
     return n, end
-
-
-def _is_within_character(data: bytes, at: int) -> bool:
-    return at < len(data) and data[at] & 0xC0 == 0x80
 
 
 def _is_beginning(held: CachedText, longer: CachedText) -> bool:

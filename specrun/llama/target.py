@@ -105,7 +105,7 @@ class TargetContext(PassBounds):
             self.read_chunk()
         return n_to_decode
 
-    def begin_prompt(self, tokens: list[int], pause: int = 0, paused: Callable[[], None] = lambda: None) -> int:
+    def begin_prompt(self, tokens: list[int], pause: int = 0, paused: Callable[[], object] = lambda: None) -> int:
         """The same by calls of `read_chunk`. paused: called when `pause` tokens, or slightly fewer, are read."""
         if not tokens:
             raise ValueError("an empty prompt")
@@ -135,7 +135,7 @@ class TargetContext(PassBounds):
         self.n_chunk = 0
         self.n_chunk = next(self._chunks, 0)
 
-    def _chunks_of_prompt(self, shared: int, pause: int, paused: Callable[[], None], end: int) -> Iterator[int]:
+    def _chunks_of_prompt(self, shared: int, pause: int, paused: Callable[[], object], end: int) -> Iterator[int]:
         # Shared tokens that are still pending are decoded first, on their own. After plain decoding the cache would
         # hold them already, so new text is cut into the same chunks whichever plan wrote the text before it.
         yield from self._decode_committed(shared, self.largest_pass)

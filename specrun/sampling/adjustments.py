@@ -21,10 +21,10 @@ from specrun.sampling import filters
 from specrun.sampling.filters import Logits, TokenIds
 
 MAX_SEED = 2**63 - 1
-_LONGEST_BITS = 128  # of an integer that a message quotes
+_QUOTED = 40  # digits of an integer that a message quotes
 
 
-def _bounded(default: float, allowed: str, is_allowed: Callable[[float], bool] = math.isfinite) -> Any:
+def _bounded(default: float, allowed: str, is_allowed: Callable[[float], bool] = lambda _: True) -> Any:
     """A field with a check. allowed: completes the message "--option must be ..."."""
     return field(default=default, metadata={"allowed": allowed, "is_allowed": is_allowed})
 
@@ -53,8 +53,9 @@ class SamplingParameters:
     def __post_init__(self) -> None:
         for one in fields(self):
             value = getattr(self, one.name)
-            if one.metadata and not (_is_finite(value) and one.metadata["is_allowed"](value)):
-                raise UsageError(f"{option_name(one.name)} must be {one.metadata['allowed']}; got {_quoted(value)}")
+            if one.metadata and not (-math.inf < value < math.inf and one.metadata["is_allowed"](value)):
+                got = f"{value:g}" if isinstance(value, float) else str(value)[:_QUOTED]
+                raise UsageError(f"{option_name(one.name)} must be {one.metadata['allowed']}; got {got}")
         for token, bias in self.logit_bias:
             if token < 0:
                 raise UsageError(f"--logit-bias must be for a token id of 0 or more; got {token}")
@@ -66,20 +67,6 @@ class SamplingParameters:
         """Whether any penalty is on, so that a token depends on the tokens before it."""
         penalties = self.repeat_penalty, self.presence_penalty, self.frequency_penalty
         return self.repeat_last_n > 0 and penalties != (1.0, 0.0, 0.0)
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond all floats
-        return False
-
-
-def _quoted(value: float) -> str:
-    """A number as it was given; Python writes no integers of thousands of digits."""
-    if isinstance(value, int) and value.bit_length() > _LONGEST_BITS:
-        return f"an integer of {value.bit_length()} bits"
-    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def option_name(parameter: str) -> str:

@@ -115,19 +115,19 @@ class Sampler:
         self.n_vocab = n_vocab
         self._noise = SharedNoise(parameters.seed, n_vocab)
         self._biases = Biases(parameters.logit_bias, n_vocab) if parameters.logit_bias else None
-        self._constraint = constraint
+        self.constraint = constraint
         self._n_prompt = n_prompt
 
     def recent(self, tokens: Sequence[int]) -> list[int]:
         """The end of a text that `sample` needs: what penalties look at, with a constraint all after the prompt."""
         n_wanted = self.parameters.repeat_last_n if self.parameters.has_penalties else 0
-        n_wanted = max(n_wanted, len(tokens) - self._n_prompt if self._constraint else 0)
+        n_wanted = max(n_wanted, len(tokens) - self._n_prompt if self.constraint else 0)
         return list(tokens[max(len(tokens) - n_wanted, 0) :])
 
     @property
     def reads_text(self) -> bool:
         """Whether a token depends on the tokens before it."""
-        return self.parameters.has_penalties or self._constraint is not None
+        return self.parameters.has_penalties or self.constraint is not None
 
     def sample(self, logits: Logits, position: int, recent: Sequence[int]) -> int:
         """The token at `position`, or NO_TOKEN if the constraint allows none.
@@ -136,7 +136,7 @@ class Sampler:
         Raises LlamaError for logits that are no numbers.
         """
         logits = self._constrained(logits, position, recent)
-        if self._constraint and np.isneginf(logits.max()):
+        if self.constraint and np.isneginf(logits.max()):
             return NO_TOKEN
         if self.parameters.temperature == 0:
             return _likeliest(logits)
@@ -197,15 +197,10 @@ class Sampler:
         """The noise that is added to logits / T; None when greedy."""
         return self._noise if self.parameters.temperature > 0 else None
 
-    @property
-    def is_constrained(self) -> bool:
-        """Whether a constraint limits what may be written."""
-        return self._constraint is not None
-
     def permitted(self, text: Sequence[int], tokens: Sequence[int]) -> list[bool]:
         """For each of `tokens`, whether the constraint, which there must be, allows it after prompt and text."""
-        assert self._constraint is not None
-        return [bool(ok) for ok in self._constraint.allowed(text[self._n_prompt :], np.asarray(tokens, np.int64))]
+        assert self.constraint is not None
+        return [bool(ok) for ok in self.constraint.allowed(text[self._n_prompt :], np.asarray(tokens, np.int64))]
 
     def distribution(self, logits: Logits, recent: Sequence[int]) -> Distribution:
         """The distribution of `sample` over all seeds, for acceptance rules that compare distributions."""
@@ -224,10 +219,10 @@ class Sampler:
     ) -> Logits:
         """The adjusted logits, with minus infinity for forbidden tokens."""
         logits = self.adjusted(logits, recent)
-        if not self._constraint:
+        if not self.constraint:
             return logits
         written = recent[len(recent) - (position - self._n_prompt) :]
-        return masked(logits, partial(self._constraint.allowed, written), self.parameters, n_candidates)
+        return masked(logits, partial(self.constraint.allowed, written), self.parameters, n_candidates)
 
     def _allowed(self, logits: Logits, position: int, margin: float) -> TokenIds:
         """Ids that pass the filters, ascending.
@@ -271,13 +266,9 @@ class Sampler:
     def _filtered(self, logits: Logits) -> TokenIds:
         p = self.parameters
         if p.top_k > 0:
-            return np.sort(self._cut(logits, filters.top_k(logits, p.top_k)))
+            return np.sort(filters.cut(logits, filters.top_k(logits, p.top_k), p.top_p, p.min_p))
         tokens = filters.top_p_of_all(logits, p.top_p) if p.top_p < 1 else np.arange(len(logits), dtype=np.int64)
         return np.sort(filters.min_p(logits, tokens, p.min_p))
-
-    def _cut(self, logits: Logits, tokens: TokenIds) -> TokenIds:
-        """The first of `tokens`, likeliest first, that pass top-p and min-p."""
-        return filters.cut(logits, tokens, self.parameters.top_p, self.parameters.min_p)
 
     def _within_reach(self, logits: Logits, position: int, margin: float) -> TokenIds:
         """Ids that pass min-p and whose score is at least the likeliest token's less `margin`.

@@ -62,11 +62,6 @@ AcceptanceRule = Callable[[Draft, NDArray[np.float32], Sampler, Sequence[int]], 
 The rules are in `specrun.speculation.papers`."""
 
 
-def accept(self, draft: Draft, rows: NDArray[np.float32], sampler: Sampler, tokens: Sequence[int]) -> Accepted:
-        """The accepted path of the draft's tree; arguments as in `accept`."""
-        ...
-
-
 def accept(
     rule: AcceptanceRule | None, draft: Draft, rows: NDArray[np.float32], sampler: Sampler, tokens: Sequence[int]
 ) -> Accepted:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from specrun import clock
 from specrun.decoding.generation import Generation
-from specrun.decoding.tree_shapes import PositionalMeter
 from specrun.decoding.passes import write_alone
 from specrun.decoding.request import Request
+from specrun.decoding.tree_shapes import PositionalMeter
 from specrun.loading.model import Model
 from specrun.long_run import Run
 from specrun.profiles.profile import Acceptance, TunedPlan

@@ -240,11 +240,7 @@ def keep(e: Engine, prompt: list[int], store: PromptStates | None = None) -> Pro
     return store
 
 
-@pytest.mark.parametrize("way", ["with room", "checked behind llama.cpp", "a Python without preadv2"])
-def test_what_is_damaged_is_deleted_and_read_again(e: Engine, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    monkeypatch.setattr(prompt_file, "_ROOM", 0 if way == "with room" else 1 << 50)
-    if way == "a Python without preadv2":
-        monkeypatch.delattr(os, "RWF_NOWAIT", raising=False)
+def test_what_is_damaged_is_deleted_and_read_again(e: Engine) -> None:
     (prompt,) = code_prompts(e, 1, 60)
     keep(e, prompt)
     (path,) = prompt_folder.files()
@@ -343,7 +339,7 @@ def test_where_two_prompts_part_a_third_is_not_split(e: Engine) -> None:
     model, store = e.target.context.model, states()
     text = b"".join(map(model.token_bytes, prompt)).decode()
     e.target.set_prompt(prompt)
-    store.keep_beginning(e)
+    store.keep(e, FEWEST, is_beginning=True)
     store._wait()
     assert store.beginning(text + "ly", model) == ([], "")
     keep(e, [*prompt, *prompt[:30]], store)

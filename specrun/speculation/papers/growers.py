@@ -125,8 +125,8 @@ def _entropy_bound(distribution: NDArray[np.float64]) -> float:
 
 
 Stop = Callable[[NDArray[np.float64], float, float], bool]
-"""(float64[k], the draft's own distribution, its probability of a drafted token, the product of these so far) -> whether
-a chain ends with this token, which is not its first."""
+"""(float64[k], the draft's own distribution; its probability of a drafted token; the product of these so far) ->
+whether a chain ends with this token, which is not its first."""
 STOPS: dict[str, Stop] = {
     "specdec++": lambda _distribution, _probability, path: 1 - path > 0.7,  # the chance that any token is rejected
     "disco": lambda _distribution, probability, _path: probability < 0.4,

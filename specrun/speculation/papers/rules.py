@@ -17,7 +17,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from specrun.sampling import Distribution, Sampler
-from specrun.speculation.accept import Accepted, AcceptanceRule
+from specrun.speculation.accept import AcceptanceRule, Accepted
 from specrun.speculation.drafter import Draft, DraftLimits, Growing
 from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.growth import TreeGrowth
@@ -45,8 +45,8 @@ class DrawnDraft(Draft):
 
 
 def generator(seed: int, position: int, stream: int) -> Generator:
-    """The generator for drawing the tree whose root is at `position` (stream 1), or for accepting it (2). Those of other
-    positions, and the noise that target and draft share, are independent of it.
+    """The generator for drawing the tree whose root is at `position` (stream 1), or for accepting it (2). Those of
+    other positions, and the noise that target and draft share, are independent of it.
     """
     return Generator(np.random.Philox(np.random.SeedSequence([seed, position, stream])))
 
@@ -54,8 +54,7 @@ def generator(seed: int, position: int, stream: int) -> Generator:
 @dataclass
 class SampledDrafter(StaticDrafter):
     """Fills a shape with draws. Independent ones may repeat a token; one child stands for all of them, with the draws
-    after each. Those without replacement are fewer where the draft's distribution has fewer tokens, unless the others
-    follow uniformly.
+    after each. Those without replacement are fewer where q has fewer tokens, unless others follow uniformly.
     """
 
     draws: Draw
@@ -118,7 +117,7 @@ def residual(p: Probabilities, q: NDArray[np.float64]) -> Probabilities:
 
 
 def draw(p: Probabilities, rng: Generator) -> int:
-    """Draw a token from p. Rounding of the sum of p never leads to a token of probability 0."""
+    """A token drawn from p. Rounding of the sum of p never leads to a token of probability 0."""
     cumulative = np.cumsum(p)
     return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
@@ -246,8 +245,8 @@ def walk_block(tree: TokenTree, proposals: Proposals, probabilities: NodeProbabi
 
 
 def is_typical(p: Probabilities, token: int) -> bool:
-    """Typical acceptance (Medusa, arXiv 2401.10774): p(token) > min(epsilon, delta * exp(-H)), H being p's entropy, with
-    the defaults of Medusa's code; the paper uses delta = sqrt(epsilon).
+    """Typical acceptance (Medusa, arXiv 2401.10774): p(token) > min(epsilon, delta * exp(-H)), H being p's entropy,
+    with the defaults of Medusa's code; the paper uses delta = sqrt(epsilon).
     """
     likely = p[p > 0]
     entropy = -float((likely * np.log(likely)).sum())
