@@ -1,7 +1,4 @@
-"""Drafters that end trees and chains by the draft's own probabilities, without the noise that ranks its candidates.
-
-What the papers leave open is in docs/methods.md.
-"""
+"""Drafters that end trees and chains by the draft's own probabilities; see docs/methods.md for what papers leave open."""
 
 from __future__ import annotations
 
