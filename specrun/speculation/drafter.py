@@ -1,4 +1,4 @@
-"""What drafts: the interfaces of drafters, draft models and draft sources, a draft, and the limits of its tree."""
+"""What drafts: the interfaces of drafters and draft models, a draft, and the limits of its tree."""
 
 from __future__ import annotations
 
