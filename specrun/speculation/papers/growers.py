@@ -1,4 +1,4 @@
-"""Drafters that end trees and chains by the draft's own probabilities; see docs/methods.md for what papers leave open."""
+"""Drafters that end trees and chains by the draft's own probabilities; see docs/methods.md for what is ours."""
 
 from __future__ import annotations
 
