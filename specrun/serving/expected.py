@@ -28,7 +28,7 @@ from specrun.reading.form import AnswerForm
 from specrun.serving.answers import NewReader
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.request_fields import Fields, must, parsed
-from specrun.serving.tools import ANY_OBJECT, LONGEST_GRAMMAR, Converted, Tools, call_rules, not_held, read_tools
+from specrun.serving.tools import ANY_OBJECT, LONGEST_GRAMMAR, Converted, Tools, call_rules, read_tools
 
 _NO_OBJECT = "[^{ \\n] [\\x00-\U0010ffff]*"  # a text that is no call in Llama's way
 _BLANKS = "[ \\n]{0,3}"  # between reasoning and answer
@@ -132,16 +132,11 @@ class _ExpectedFields(Fields):
 
 def read_expected(body: Mapping[str, Any], form: AnswerForm) -> Expected:
     """What a request expects of its answers. Raises ApiError."""
-    tools, given = read_tools(body), parsed(_ExpectedFields, body)
+    tools, given = read_tools(body, form.calls), parsed(_ExpectedFields, body)
     schema = _schema(given, [name for name in _OTHERS if body.get(name) is not None])
     if tools and form.calls is None:
         why = "cannot be used: the model's chat template has no calls of a known form"
         raise refused("tools", f"{why}; switch tools off in the program that asks")
-    for i, tool in enumerate(tools.declared if tools and form.calls == "coder" else ()):
-        name = tool["function"]["name"]
-        if tools and name in tools.strict and (what := not_held(tools.schemas[name])):
-            why = f"cannot be enforced, as strict asks: this model's calls cannot be held to {what}"
-            raise refused(f"tools[{i}].function.parameters", f"{why}; leave it or strict out")
     if tools and form.calls == "harmony" and len(tools.forced) > 1:
         raise refused("tool_choice", "cannot be required with several tools for this model; name the function")
     return Expected(form, tools, schema, given.reasoning_format != "none")

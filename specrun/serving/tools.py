@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -176,8 +176,8 @@ def function_json(**fields: Any) -> dict[str, Any]:
     return {"type": "function", "function": fields}
 
 
-def read_tools(body: Mapping[str, Any]) -> Tools | None:
-    """The tools of a request; None if it has none, or must call none. Raises ApiError."""
+def read_tools(body: Mapping[str, Any], style: CallStyle | None = None) -> Tools | None:
+    """The tools of a request; None if it has none, or must call none. style: how calls are written. Raises ApiError."""
     given = parsed(_ToolFields, body)
     functions, choice = [tool.function for tool in given.tools], given.tool_choice
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools" and functions:
@@ -194,7 +194,9 @@ def read_tools(body: Mapping[str, Any]) -> Tools | None:
     # Templates look for all three fields.
     told = [function_json(**one.model_dump(include={"name", "description", "parameters"})) for one in functions]
     strict = frozenset(function.name for function in functions if function.strict is True)
-    return Tools(told, *_of_fitting_size(_converted(functions), strict), strict, forced, is_parallel)
+    converted = _converted(functions, style)
+    schemas, rules = ({name: one[i] for name, one in converted.items()} for i in range(2))
+    return Tools(told, schemas, rules, strict, forced, is_parallel)
 
 
 def _forced(choice: str | Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
@@ -212,23 +214,32 @@ def _forced(choice: str | Mapping[str, Any], names: Sequence[str]) -> tuple[str,
     return (str(name),)
 
 
-def _converted(functions: Sequence[_Function]) -> dict[str, tuple[Any, Converted]]:
+def _converted(functions: Sequence[_Function], style: CallStyle | None) -> dict[str, tuple[Any, Converted]]:
     """The schema to which a grammar holds the arguments of each tool, and its rules, by name. Raises ApiError.
 
     Only `strict` insists that it is the whole schema. There is a bound for all together, so the small ones come first.
     """
     work, found = Work(), dict[int, tuple[Any, Converted]]()
+    room = LONGEST_GRAMMAR // 2  # names of rules take as much
     sizes = [(function.strict is not True, len(str(function.parameters))) for function in functions]
     for i in sorted(range(len(functions)), key=sizes.__getitem__):
-        schema = _of_object(functions[i].parameters)
+        schema, is_strict = _of_object(functions[i].parameters), functions[i].strict is True
         try:
             check_readings(schema)
-            found[i] = schema, schema_rules(schema, f"t{i}-", work)
+            rules = schema_rules(schema, f"t{i}-", work)
+            if is_strict and style == "coder" and (what := not_held(schema)):
+                raise UsageError(f"this model's calls cannot be held to {what}; leave it or strict out")
         except (UsageError, RecursionError) as error:
-            if functions[i].strict is True:
+            if is_strict:
                 why = f"cannot be enforced, as strict asks: {error}"
                 raise refused(f"tools[{i}].function.parameters", why) from error
-            found[i] = ANY_OBJECT, _RULES_OF_ANY
+            schema, rules = ANY_OBJECT, _RULES_OF_ANY
+        size = sum(map(len, rules[1].values()))
+        if size > room and is_strict:
+            why = f"have schemas that are too large together to enforce {functions[i].name}, as strict asks"
+            raise refused("tools", why)
+        found[i] = (schema, rules) if size <= room else (ANY_OBJECT, _RULES_OF_ANY)
+        room -= size if size <= room else 0
     return {function.name: found[i] for i, function in enumerate(functions)}
 
 
@@ -240,25 +251,6 @@ def _of_object(schema: dict[str, Any]) -> dict[str, Any]:
     kinds = schema.get("type", "object")
     is_plain = "object" in (kinds if isinstance(kinds, list) else [kinds]) and not _NOT_PLAIN & schema.keys()
     return schema | ANY_OBJECT if is_plain else ANY_OBJECT
-
-
-def _of_fitting_size(
-    converted: Mapping[str, tuple[Any, Converted]], strict: Container[str]
-) -> tuple[dict[str, Any], dict[str, Converted]]:
-    """The schemas and their rules, with any object for the largest if the grammar of all would be too large. Raises
-    ApiError.
-    """
-    sizes = {name: sum(map(len, rules.values())) for name, (_, (_, rules)) in converted.items()}
-    room = LONGEST_GRAMMAR // 2  # names of rules take as much
-    kept = dict(converted)
-    for name in sorted(kept, key=lambda name: (name not in strict, sizes[name])):
-        if sizes[name] <= room:
-            room -= sizes[name]
-        elif name in strict:
-            raise refused("tools", f"have schemas that are too large together to enforce {name}, as strict asks")
-        else:
-            kept[name] = ANY_OBJECT, _RULES_OF_ANY
-    return {name: schema for name, (schema, _) in kept.items()}, {name: rules for name, (_, rules) in kept.items()}
 
 
 def call_rules(style: CallStyle, tools: Tools, is_begun: bool = False) -> tuple[str, dict[str, str]]:
