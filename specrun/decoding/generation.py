@@ -177,25 +177,17 @@ class Generation:
 
 @dataclass(eq=False, kw_only=True)
 class StepOfText(PassRecord):
-    """One text's part in a step, filled in from drafting to what is learned of it.
-
-    drafting: what its tree is drafted from. drafter: None where nothing is drafted.
-    draft_reading_seconds: those of drafting in which the draft read prompts of texts that share a pass.
-    tokens: the committed token ids, without an end-of-generation token.
-    finish: why the text ends with this pass; None if it goes on.
-    padding: tokens of padding in the pass, where it has this text alone.
-    logprobs: one for each of `tokens`, where the request asks for them.
-    """
+    """One text's part in a step, filled in from drafting to what is learned of it."""
 
     text: Generation
-    drafting: Drafting
+    drafting: Drafting  # what its tree is drafted from
     limits: DraftLimits
-    drafter: Drafter | None = None
-    draft_reading_seconds: float = 0.0
-    tokens: list[int] = field(default_factory=list)
-    finish: FinishReason | None = None
-    padding: int = 0
-    logprobs: tuple[TokenLogprob, ...] = ()
+    drafter: Drafter | None = None  # None where nothing is drafted
+    draft_reading_seconds: float = 0.0  # in which the draft read prompts of texts that share a pass
+    tokens: list[int] = field(default_factory=list)  # the committed token ids, without an end-of-generation token
+    finish: FinishReason | None = None  # why the text ends with this pass; None if it goes on
+    padding: int = 0  # tokens of padding in the pass, where it has this text alone
+    logprobs: tuple[TokenLogprob, ...] = ()  # one for each of `tokens`, where the request asks for them
 
     @property
     def n_scored(self) -> int:

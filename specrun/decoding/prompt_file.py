@@ -49,21 +49,15 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class Head:
-    """What a file says of its state, without the state.
-
-    path: the file. subject: the fingerprint of what the target's part may be used with. draft: that of the draft's part
-    and of a head's states; None without a draft. held: the text; where its cache can go back to has no state.
-    seconds_per_token: what reading a token of a prompt took. n_bytes: of the whole file. n_checked: of those before the
-    JSON object.
-    """
+    """What a file says of its state, without the state."""
 
     path: Path
-    subject: str
-    draft: str | None
-    held: CachedText
-    seconds_per_token: float
-    n_bytes: int
-    n_checked: int
+    subject: str  # the fingerprint of what the target's part may be used with
+    draft: str | None  # that of the draft's part and of a head's states; None without a draft
+    held: CachedText  # the text; where its cache can go back to has no state
+    seconds_per_token: float  # what reading a token of a prompt took
+    n_bytes: int  # of the whole file
+    n_checked: int  # of those before the JSON object
     value: dict[str, Any]  # the JSON object
 
 

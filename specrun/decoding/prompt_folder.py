@@ -5,7 +5,6 @@ Knows nothing of llama.cpp, so that `specrun doctor` can look at it where llama.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from contextlib import suppress
@@ -79,12 +78,6 @@ def most_bytes() -> int:
 def delete(path: Path) -> None:
     with suppress(OSError):  # on Windows while another process reads it
         path.unlink(missing_ok=True)
-
-
-def touch(path: Path) -> None:
-    """Note that a file was used now."""
-    with suppress(OSError):
-        os.utime(path)
 
 
 def _used(path: Path) -> float:

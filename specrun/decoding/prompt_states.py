@@ -13,10 +13,11 @@ first that were used longest ago.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -124,7 +125,8 @@ class PromptStates:
         seconds = time.perf_counter() - started
         prompt_folder.learn_rate("read", head.n_bytes, seconds)
         self._seconds_per_token = self._seconds_per_token or head.seconds_per_token
-        prompt_folder.touch(head.path)
+        with suppress(OSError):
+            os.utime(head.path)  # it was used now
         return Lookup(n, f"{n:,} tokens, {size_text(head.n_bytes)} in {seconds:.2f} s")
 
     def _parting(self, heads: list[Head], prompt: list[int], n_held: int) -> int:

@@ -66,17 +66,12 @@ class TokenTree:
     The root (index 0) is the last committed token; every other node is a drafted token. In depth-first order the
     descendants of a node, and the leaves below it, have consecutive indices, and the likeliest leaf path comes first.
     `TokenTree.build` brings nodes into this order; the constructor expects it.
-
-    tokens: int32[n].
-    parents: int32[n], parents[0] == -1 and parents[i] < i.
-    scores: float64[n], the drafter's log probability that the node is accepted; 0 at the root, never rising on a path.
-    probabilities: float64[n], the draft's probability of the node given its parent; nan where there is none.
     """
 
-    tokens: Int32Array
-    parents: Int32Array
-    scores: NDArray[np.float64]
-    probabilities: NDArray[np.float64]
+    tokens: Int32Array  # int32[n]
+    parents: Int32Array  # int32[n], parents[0] == -1 and parents[i] < i
+    scores: NDArray[np.float64]  # the drafter's log probability that each is accepted; 0 at the root, never rising
+    probabilities: NDArray[np.float64]  # the draft's of each node given its parent; nan where there is none
 
     @classmethod
     def build(

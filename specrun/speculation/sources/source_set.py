@@ -48,7 +48,6 @@ class SourceSet:
         self._seen = [np.full(len(prior), _PRIOR_WEIGHT) for prior in self._priors]
         self._chances = [prior.tolist() for prior in self._priors]  # right / seen, which is read far more often
         self._text: list[int] = []
-        self._n_given = [0] * len(self._sources)  # tokens of the text that each source has been given
         self._active: list[int] = []
         self._permitted: Permitted | None = None
         self._noise: SharedNoise | None = None
@@ -70,13 +69,12 @@ class SourceSet:
         if list(tokens[: len(self._text)]) != self._text:
             for source in self._sources:
                 source.reset()
-            self._n_given = [0] * len(self._sources)
+            self._text = []
         new = tuple(tokens[len(self._text) :])
+        for source in self._sources:
+            source.extend(new)
         self._text = list(tokens)
         self._active = [i for i, name in enumerate(self._names) if name in names]
-        for i in self._active:
-            self._sources[i].extend(tokens[self._n_given[i] :])
-            self._n_given[i] = len(tokens)
         self._permitted = permitted
         self._noise = noise
         # Keep the guesses that were made during the last pass, after the tokens that were then committed.
