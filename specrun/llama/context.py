@@ -133,7 +133,7 @@ class LlamaContext(library.Closing):
             weights.begin_pass()
         if self.model.orders:
             self.model.orders.choose(len(batch))
-        self._is_counted, self.n_last_pass = False, None
+        self.n_last_pass = None
         self.compute(llama_cpp.llama_decode, self._buffer.fill(batch), "a pass")
         self._seq_length, self._is_counted = seq_length, True
         if weights and weights.gate.failure:
@@ -147,7 +147,7 @@ class LlamaContext(library.Closing):
 
     def compute(self, function: Callable[[Any, Any], int], batch: Any, what: str) -> None:
         """Let a function of llama.cpp compute a batch, a C struct. what: what it computes, for errors of `decode`."""
-        started = clock.now()
+        started, self._is_counted = clock.now(), False
         with library.CapturedErrors() as errors:
             code = function(self.handle, batch)
             llama_cpp.llama_synchronize(self.handle)

@@ -122,10 +122,9 @@ class DraftContext(AnyDraft):
         self.others: list[DraftContext] = []
         self._can_forget = context.can_forget
         self._n_promised = 0  # cells for nodes that the next pass may expand
-        self._cells = TreeCells(context, self._sequences, self._n_elsewhere)
-
-    def _n_elsewhere(self) -> int:
-        return sum(other._cells.n_cells + other._n_promised for other in self.others)
+        self._cells = TreeCells(
+            context, self._sequences, lambda: sum(other._cells.n_cells + other._n_promised for other in self.others)
+        )
 
     def _make_room(self, n: int, beside: Sequence[DraftContext] = ()) -> None:
         """Empty the caches of texts that are not among those `beside` if `n` tokens do not fit beside them. They are
@@ -205,7 +204,7 @@ class DraftContext(AnyDraft):
         lengths = self.context.sequence_lengths()
         for sequence in (seq for seq in self._sequences if lengths[seq] > n_tokens):
             # What another user of the context left is on sequences without a path here.
-            shared = common_prefix([node.token for node in self._cells.path_on(sequence)], accepted)
+            shared = common_prefix([node.token for node in self._cells.paths.get(sequence, ())], accepted)
             self.context.remove(sequence, n_tokens + shared)
             if shared > n_kept:
                 self._whole, n_kept = sequence, shared

@@ -120,18 +120,16 @@ class Comparison:
         if self._is_one_path:
             target.reset()
             largest = min(largest, target.room())
-        plain_ms = min(self._plain_ms() for _ in range(2))
+        plain_ms = float("inf")
+        for _ in range(2):
+            self._fill(self._start)
+            plain_ms = min(plain_ms, self._timed(TokenTree.root_only(self._text[self._start]))[1])
+            target.drop_tree()
         efforts = _EFFORTS[1:] if quick else _EFFORTS
         n, sizes = next((n, sizes) for most_ms, n, sizes in efforts if plain_ms < most_ms)
         self._n_compared = n
         fitting = {size for size in (*sizes, largest) if size <= largest}
         self._sizes = sorted(size for size in fitting if self._is_one_path or not n < size < 2 * n - 1)
-
-    def _plain_ms(self) -> float:
-        self._fill(self._start)
-        ms = self._timed(TokenTree.root_only(self._text[self._start]))[1]
-        self._target.drop_tree()
-        return ms
 
     def _timed(self, tree: TokenTree) -> tuple[Logits, float]:
         """The logits of a pass over `tree`, and its milliseconds."""
@@ -187,13 +185,13 @@ class Comparison:
         target = self._target
         before, target.padding = target.padding, sizes
         try:
-            return all(self._holds_at(start, sizes) for start in self._starts)
+            for start in self._starts:
+                alone = self._written(start, [1] * self._n_compared)
+                if any(self._written(start, counts) != alone for counts in self._real_tokens(sizes)):
+                    return False
+            return True
         finally:
             target.padding = before
-
-    def _holds_at(self, start: int, sizes: PassSizes) -> bool:
-        alone = self._written(start, [1] * self._n_compared)
-        return all(self._written(start, counts) == alone for counts in self._real_tokens(sizes))
 
     def _real_tokens(self, sizes: PassSizes) -> list[list[int]]:
         """The tokens without padding of the passes over chains and trees that are compared."""

@@ -25,6 +25,7 @@ from specrun.display_text import one_line, visible
 from specrun.errors import LlamaError, ModelFileError, OutOfMemoryError, SpecrunError, UsageError
 from specrun.llama import offload_threshold
 from specrun.llama.ggml import ggml
+from specrun.locations import file_bytes
 from specrun.processes import child_process
 
 Own = TypeVar("Own")
@@ -43,6 +44,7 @@ _LACKS_MEMORY = re.compile(
 _WHAT = re.compile(r"(?:what\(\): *|instance of ')([^'\n]+)")  # as the C++ library tells of an exception
 _CPP_LIBRARY = "libstdc++.so.6"
 _STDERR = 2  # the file descriptor that C code writes to; sys.stderr may be another
+_SIGBUS = getattr(signal, "SIGBUS", None)  # Windows has none
 
 # Part of llama.cpp's error message -> advice.
 _LOAD_ADVICE = {
@@ -57,6 +59,7 @@ _LOAD_ADVICE = {
 
 _listeners: list[deque[str]] = []  # one for each open `CapturedErrors`; two passes may run at the same time
 _explainers: dict[str, Callable[[str], str]] = {}
+_mapped: dict[str, int] = {}  # bytes of each model file in use before it was loaded
 _last_level = logging.DEBUG
 _shown = _STDERR  # where the user sees what is written, also while `captured_stderr` has another file in its place
 
@@ -103,9 +106,7 @@ def _on_uncaught() -> None:
             what = one_line(_WHAT.findall(told)[-1] if _WHAT.search(told) else told)
             _give_up([what], what)
 
-        install = ctypes.CDLL(None).signal
-        install.argtypes = [ctypes.c_int, ctypes.c_void_p]
-        install(signal.SIGABRT, ctypes.cast(on_signal, ctypes.c_void_p))
+        _c_signal()(signal.SIGABRT, ctypes.cast(on_signal, ctypes.c_void_p))
         ctypes.CDLL(_CPP_LIBRARY)["_ZN9__gnu_cxx27__verbose_terminate_handlerEv"]()
     _give_up([], "an exception that it does not catch")
 
@@ -136,6 +137,47 @@ def end_process(error: SpecrunError) -> NoReturn:
         child_process.answer_with(error)
         interrupts.report_sudden_end(str(error), _shown)
     os._exit(error.exit_code)
+
+
+def watch_for_lost_pages(files: Iterable[Path]) -> None:
+    """From now on a lost page of any of these mapped files ends the process with one line instead of a crash.
+
+    Where the system cannot supply a page of a mapping any more, because the file was cut short or its disk fails, it
+    sends SIGBUS to the thread that reads it, which is in the middle of a pass. Nothing can be computed then.
+    """
+    _mapped.update({str(file): file_bytes(file) for file in files})
+    _handle_lost_pages()
+
+
+@cache
+def _handle_lost_pages() -> None:
+    """Handle SIGBUS in C, as Python's own handlers only run when the operation that failed is over.
+
+    Another program's handler, Python's faulthandler for example, stays.
+    """
+    if _SIGBUS and (before := _c_signal()(_SIGBUS, ctypes.cast(_on_lost_page, ctypes.c_void_p))):
+        _c_signal()(_SIGBUS, before)
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int)  # type: ignore[untyped-decorator, unused-ignore]
+def _on_lost_page(_signal: int) -> None:
+    for path, n_bytes in _mapped.items():
+        if Path(path).exists() and file_bytes(Path(path)) < n_bytes:
+            end_process(LlamaError(f"{path} was cut short while it was in use; download it again"))
+    try:
+        interrupts.report_sudden_end(
+            "memory that is in use, or a part of a file, cannot be read any more; check the disk of the model, and "
+            "with layers on a GPU its driver"
+        )
+    finally:
+        _c_signal()(_SIGBUS, None)  # the operation fails again, this time as it would have done without this handler
+
+
+def _c_signal() -> Any:
+    """C's function `signal`, for handlers that do not wait until Python goes on."""
+    install = ctypes.CDLL(None).signal
+    install.argtypes, install.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+    return install
 
 
 logger.addHandler(logging.NullHandler())

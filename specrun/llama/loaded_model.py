@@ -17,9 +17,8 @@ from specrun.catalog.entries import does
 from specrun.catalog.file_names import shards
 from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
-from specrun.display_text import one_line
 from specrun.errors import LlamaError, ModelFileError, PromptError
-from specrun.llama import library, lost_pages
+from specrun.llama import library
 from specrun.llama.deep_stack import with_stack_for
 from specrun.llama.parameters import ModelParameters
 from specrun.llama.weight_orders import WeightOrders
@@ -36,7 +35,7 @@ class LlamaModel(library.Closing):
     progress: called while the weights are loaded, with the share that is done. is_head: whether a trained head is
     expected, which writes nothing by itself. with_mtp: whether MTP layers are loaded, which draft.
 
-    file: what its headers say.
+    file: what its headers say. name: as they call it.
     handle, vocab: C pointers to the model, for contexts, and to its vocabulary, for grammars.
     n_vocab: number of tokens.
     n_ctx_train: tokens of the context that it was trained with; 0 if the file does not say. n_bytes: of the weights.
@@ -63,7 +62,7 @@ class LlamaModel(library.Closing):
         if not is_head:
             heads.check_no_head(file)
         library.start()
-        self.path = path
+        self.path, self.name = path, file.name
         errors = self._load(settings, progress, with_mtp)
         if not self.handle:
             raise library.load_failure(path, errors)
@@ -74,7 +73,6 @@ class LlamaModel(library.Closing):
         self.n_embd_out = int(llama_cpp.llama_model_n_embd_out(self.handle))
         self.n_dimensions = 4 if llama_cpp.llama_model_rope_type(self.handle) in _M_ROPE else 1
         self.n_bytes = int(llama_cpp.llama_model_size(self.handle))
-        self.n_parameters = int(llama_cpp.llama_model_n_params(self.handle))
         self._pieces: dict[tuple[int, bool], bytes] = {}  # of the tokens that were asked for
         self._ends: dict[int, bool] = {}  # whether these tokens end a text
         self.given_template: str | None = None  # instead of the file's chat template
@@ -99,7 +97,7 @@ class LlamaModel(library.Closing):
         """
         self.handle: Any = None
         is_stopped = False
-        lost_pages.watch(self._files())
+        library.watch_for_lost_pages(self._files())
         self._read_from = [(file, file_state(file)) for file in self._files()] if settings.load_mode != "none" else []
         try:
             with interrupts.held() as interrupted, library.CapturedErrors() as errors:
@@ -120,9 +118,8 @@ class LlamaModel(library.Closing):
         return errors
 
     def _check_generates(self) -> None:
-        kind = self.metadata("general.architecture") or "unknown"
-        causal = self.metadata(f"{kind}.attention.causal")
-        if not llama_cpp.llama_model_has_decoder(self.handle) or causal == "false":
+        kind = self.file.architecture
+        if not llama_cpp.llama_model_has_decoder(self.handle) or self.file.value("attention.causal") is False:
             raise ModelFileError(f"{self.path} is an embedding model ({kind}); it cannot generate text")
         if llama_cpp.llama_model_has_encoder(self.handle):
             raise ModelFileError(f"{self.path} is an encoder-decoder model ({kind}); specrun runs decoders only")
@@ -148,20 +145,6 @@ class LlamaModel(library.Closing):
 
     # --- facts -----------------------------------------------------------------------------------------------------
 
-    def metadata(self, key: str) -> str | None:
-        """The value of a GGUF metadata key as text, or None if the file lacks it."""
-        size = llama_cpp.llama_model_meta_val_str(self.handle, key.encode(), None, 0)
-        if size < 0:
-            return None
-        buffer = ctypes.create_string_buffer(size + 1)
-        llama_cpp.llama_model_meta_val_str(self.handle, key.encode(), buffer, size + 1)
-        return buffer.value.decode("utf-8", errors="replace")
-
-    @property
-    def name(self) -> str:
-        """`general.name` of the metadata, or the file's name, in one line."""
-        return one_line(self.metadata("general.name") or self.path.name)
-
     @property
     def is_recurrent(self) -> bool:
         """Whether any layer has a recurrent state, as in Mamba and in hybrids. A state has no cells to be removed, so
@@ -177,9 +160,8 @@ class LlamaModel(library.Closing):
     @property
     def allows_two_kv_types(self) -> bool:
         """Whether K and V may have different cache types; latent attention (MLA) keeps both in one tensor."""
-        architecture = self.metadata("general.architecture")
-        has_own_key = self.metadata(f"{architecture}.attention.key_length_mla") is not None
-        return not (has_own_key or does("one_kv_tensor", architecture))
+        has_own_key = self.file.value("attention.key_length_mla") is not None
+        return not (has_own_key or does("one_kv_tensor", self.file.architecture))
 
     # --- tokens ----------------------------------------------------------------------------------------------------
 
@@ -242,5 +224,4 @@ class LlamaModel(library.Closing):
     @property
     def chat_template(self) -> str | None:
         """The Jinja source of the chat template, or a name of llama.cpp's: what the user gave, or the file's own."""
-        own = self.metadata("tokenizer.chat_template") or ""
-        return self.given_template or (own if own.strip() else None)
+        return self.given_template or self.file.chat_template

@@ -12,6 +12,7 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from specrun.errors import LlamaError, UsageError
 from specrun.llama import library
@@ -92,8 +93,7 @@ def _lost(assertion: str) -> str:
 
 def _is_there(server: str) -> bool:
     host, _, port = server.rpartition(":")
-    try:
+    with suppress(OSError):
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_CONNECT).close()
-    except OSError:
-        return False
-    return True
+        return True
+    return False

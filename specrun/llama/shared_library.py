@@ -39,16 +39,11 @@ def runtime_libraries() -> Iterator[Path]:
     folder = Path(spec.origin).parent / "lib" if spec and spec.origin else Path()
     if not any(folder.glob("*ggml-cuda*")):
         return
-    for root in _nvidia_folders():
+    nvidia = importlib.util.find_spec("nvidia")  # NVIDIA's packages share this name without a package of its own
+    for root in map(Path, nvidia.submodule_search_locations or () if nvidia else ()):
         for name in _NEEDED:
             pattern = f"{name}64_*.dll" if sys.platform == "win32" else f"lib{name}.so.*"
             yield from sorted(root.glob(f"*/{'bin' if sys.platform == 'win32' else 'lib'}/**/{pattern}"))
-
-
-def _nvidia_folders() -> Iterator[Path]:
-    """The folders of NVIDIA's packages, which share a name without a package of its own."""
-    spec = importlib.util.find_spec("nvidia")
-    yield from map(Path, spec.submodule_search_locations or () if spec else ())
 
 
 def _reason(error: Exception) -> str:

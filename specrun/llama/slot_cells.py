@@ -10,12 +10,12 @@ lie between the cells of one text; but a text's new token must not get a cell in
     Before a pass, dead cells are freed as far as its tokens fill them all, each text after its own last cell.
 
 Where layers attend to a window, llama.cpp gives away cells outside of it, but none that two sequences have. So there
-texts and dead cells are on two. Texts with recurrent states have no dead cells (`recurrent_slot`).
+texts and dead cells are on two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from specrun.errors import ContextFullError, LlamaError
 from specrun.llama.batch import Batch
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, SequenceState
-from specrun.llama.rollback import PromptState, SavedText, TextCache
+from specrun.llama.rollback import PromptState, RecurrentStates, SavedText, TextCache
 
 _NO_CELL = -1  # the last cell of a text without any
 _MOST_SPARES = 2  # sequences of a slot for its dead cells
@@ -48,16 +48,21 @@ def n_sequences(leaves: Sequence[int]) -> int:
 class CellLedger:
     """Which cells of a context the texts of its slots have. slots: one for each text.
 
-    leaves: most leaf paths of the trees of each slot. `n_sequences` tells the sequences that it takes.
     taken: bool[n_ctx], the cells that a text has or that are dead.
     """
 
-    def __init__(self, context: LlamaContext, leaves: Sequence[int]) -> None:
+    def __init__(self, context: LlamaContext) -> None:
         self.context = context
         self.taken = np.zeros(context.config.n_ctx, np.bool_)
         self._is_right = True  # whether the last change of the cache was noted to its end
+        leaves, n_sequences = context.config.slots, context.config.n_seq_max
+        self.slots: list[SlotCells]
+        if context.model.is_recurrent:
+            checkpoint = len(leaves) if n_sequences > len(leaves) else None  # the sequence after those of the texts
+            self.slots = [RecurrentSlot(self, i, None if i else checkpoint) for i in range(len(leaves))]
+            return
         firsts, n_spares = np.cumsum([0, *leaves]).tolist(), 1 + context.model.has_window
-        spares = [range(begin, begin + n_spares) for begin in range(firsts[-1], context.config.n_seq_max, n_spares)]
+        spares = [range(begin, begin + n_spares) for begin in range(firsts[-1], n_sequences, n_spares)]
         self.slots = [SlotCells(self, firsts[i], n, spares[i]) for i, n in enumerate(leaves)]
 
     @property
@@ -143,18 +148,15 @@ class CellLedger:
 
     def close_holes(self) -> None:
         """Move texts down, if cells in front of their last ones are free."""
-        if not any(slot.leaves_holes for slot in self.slots):
-            return
-        for slot in sorted(self.slots, key=lambda slot: slot.last):
+        for slot in sorted((slot for slot in self.slots if slot.leaves_holes), key=lambda slot: slot.last):
             if slot.cells and not self.taken[: slot.last].all():
                 with self.changing():
                     slot.move_down()
 
     def free_dead(self) -> None:
         """Free all dead cells, whatever lies after them: the texts must then be moved, lowest first."""
-        for slot in self.slots:
-            if slot.dead:
-                self._free(list(slot.dead.values()))
+        for slot in (slot for slot in self.slots if slot.dead):
+            self._free(list(slot.dead.values()))
 
     def is_alone(self, slot: SlotCells) -> bool:
         """Whether no other slot has a text, and no cell is dead."""
@@ -267,7 +269,6 @@ class SlotCells(TextCache):
             self._tail = None
 
     def _keep_dead(self, end: int, dropped: list[int]) -> None:
-        context = self._context
         # A committed token is on the first sequence and maybe on all others, tokens of the last pass as its batch says.
         positions = np.arange(end, end + len(dropped))
         first_seq, n_seq = np.full(len(dropped), self.first), np.full(len(dropped), self.max_leaves)
@@ -276,7 +277,7 @@ class SlotCells(TextCache):
             begin, rest = max(place - end, 0), slice(part.start + max(end - place, 0), part.stop)
             positions[begin:] = batch.positions[rest]
             first_seq[begin:], n_seq[begin:] = batch.first_seq[rest], batch.n_seq[rest]
-        lengths = context.sequence_lengths()
+        context, lengths = self._context, self._context.sequence_lengths()
         for seq in range(self.first, self.first + self.max_leaves):
             on = (first_seq <= seq) & (seq < first_seq + n_seq)
             if not lengths[seq] or not on.any():
@@ -288,3 +289,58 @@ class SlotCells(TextCache):
             context.remove(seq, int(positions[on].min()))
         for cell, position in zip(dropped, positions.tolist(), strict=True):
             self.dead.setdefault(position, _Dead(self, position)).cells.append(cell)
+
+
+class RecurrentSlot(RecurrentStates, SlotCells):
+    """A text with recurrent states among several.
+
+    A pass has one token of each text, or tokens of one text. Only the first slot has a checkpoint, and drafts, as long
+    as no other text is in the cache. All others decode plainly, so little is taken back: a text that is over, or the
+    end of one whose beginning is used again. These cells are not dead: before the next pass, texts after them move.
+    """
+
+    shares_prompts = False
+    leaves_holes = True
+
+    def __init__(self, ledger: CellLedger, first: int, checkpoint: int | None) -> None:
+        SlotCells.__init__(self, ledger, first, 1, range(0))
+        RecurrentStates.__init__(self, ledger.context, first, checkpoint)
+
+    @property
+    def takes_back(self) -> bool:
+        return self._checkpoint_seq is not None and self.ledger.is_alone(self)
+
+    def checkpoint(self, end: int) -> None:
+        self.ledger.close_holes()  # first: a text that moves forgets its checkpoint
+        RecurrentStates.checkpoint(self, end)
+
+    def rollback(self, end: int) -> int:
+        return self._kept(RecurrentStates.rollback, end)
+
+    def rewind(self, end: int) -> int:
+        return self._kept(RecurrentStates.rewind, end)
+
+    def _kept(self, take_back: Callable[[RecurrentStates, int], int], end: int) -> int:
+        """Take tokens back, and note which cells are left."""
+        self.ledger.check()
+        if not self.cells:
+            return 0
+        with self.ledger.changing():
+            n = take_back(self, end)
+            self.ledger.taken[self.cells[n:]] = False
+            del self.cells[n:]
+        return n
+
+    def clear(self) -> None:
+        self.ledger.check()
+        with self.ledger.changing():
+            self._empty()
+
+    def forget(self) -> None:
+        self.n_checkpoint, self.prompt = 0, None
+        SlotCells.forget(self)
+
+    def _empty(self) -> None:
+        self._forget_checkpoint()
+        SlotCells._empty(self)
+        self._context.n_last_pass = 0

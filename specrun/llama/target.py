@@ -23,10 +23,9 @@ from specrun.llama.batch import common_prefix
 from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.heads.target_states import TargetStates
 from specrun.llama.pass_bounds import PassBounds
-from specrun.llama.recurrent_slot import slots_of
 from specrun.llama.rollback import CachedText, SavedText, text_cache
 from specrun.llama.scoring import LeafSequences, Part, chunk_of, join_parts, tree_of
-from specrun.llama.slot_cells import SlotCells
+from specrun.llama.slot_cells import CellLedger, SlotCells
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
 
@@ -309,4 +308,5 @@ def score_together(
 
 def target_slots(context: LlamaContext) -> list[TargetContext]:
     """One target for each text that `context` has room for."""
-    return [TargetContext(context, slot) for slot in slots_of(context)] or [TargetContext(context)]
+    slots = CellLedger(context).slots
+    return [TargetContext(context, slot) for slot in slots] or [TargetContext(context)]

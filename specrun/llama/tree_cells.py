@@ -19,6 +19,8 @@ class TreeCells:
 
     A free sequence has the beginning of the committed text, as far as it was needed when it was last used, and shares
     the rest of it when it is used again.
+
+    paths: every sequence that is not free, with the nodes whose cells it has after the committed text, in order.
     """
 
     def __init__(
@@ -36,18 +38,13 @@ class TreeCells:
         sequences = reversed(self._sequences)
         self._place = {ROOT: (whole, n_committed - 1)}  # node that can get children -> sequence, position
         self._free = [sequence for sequence in sequences if sequence != whole]
-        # Every sequence that is not free -> the nodes whose cells it has after the committed text, in order.
-        self._paths: dict[int, list[DraftNode]] = {whole: []}
+        self.paths: dict[int, list[DraftNode]] = {whole: []}
         self._n_holders: Counter[int] = Counter()  # node -> number of sequences that have its cell
 
     @property
     def n_cells(self) -> int:
         """Cells of the committed text and of all nodes."""
         return self._n_committed + len(self._n_holders)
-
-    def path_on(self, sequence: int) -> list[DraftNode]:
-        """The nodes that a sequence has after the committed text, in order."""
-        return self._paths.get(sequence, [])
 
     def expandable(self, parents: Sequence[int], width: int, still_open: set[int]) -> list[int]:
         """Places, ascending, of at most `width` nodes that one pass can expand with the sequences and cells.
@@ -84,7 +81,7 @@ class TreeCells:
         if node not in self._place:
             return False
         sequence, position = self._place[node]
-        return self._n_committed + len(self._paths[sequence]) > position + 1
+        return self._n_committed + len(self.paths[sequence]) > position + 1
 
     def _keep_open(self, nodes: set[int]) -> bool:
         """Forget all nodes but `nodes`, and free the sequences and cells that only others need; whether any was."""
@@ -93,7 +90,7 @@ class TreeCells:
         for sequence, position in self._place.values():
             n_needed[sequence] = max(n_needed.get(sequence, 0), position + 1 - self._n_committed)
         is_any_free = False
-        for sequence, path in list(self._paths.items()):
+        for sequence, path in list(self.paths.items()):
             needed = n_needed.get(sequence, 0)
             if len(path) > needed:
                 self._context.remove(sequence, self._n_committed + needed)
@@ -101,7 +98,7 @@ class TreeCells:
                 del path[needed:]
                 is_any_free = True
             if sequence not in n_needed:
-                del self._paths[sequence]
+                del self.paths[sequence]
                 self._free.append(sequence)
                 is_any_free = True
         return is_any_free
@@ -116,7 +113,7 @@ class TreeCells:
         for node in nodes:
             sequence = self._sequence_behind(node.parent)
             position = self._place[node.parent][1] + 1
-            self._paths[sequence].append(node)
+            self.paths[sequence].append(node)
             self._n_holders[node.id] += 1
             self._place[node.id] = (sequence, position)
             sequences.append(sequence)
@@ -132,7 +129,7 @@ class TreeCells:
         branch = self._free.pop()
         begin = self._context.sequence_length(branch)
         self._context.copy(sequence, range(branch, branch + 1), begin, position + 1)
-        path = self._paths[sequence][: position + 1 - self._n_committed]
-        self._paths[branch] = path
+        path = self.paths[sequence][: position + 1 - self._n_committed]
+        self.paths[branch] = path
         self._n_holders.update(node.id for node in path)
         return branch

@@ -18,7 +18,7 @@ from specrun.llama.draft_tokens import OtherTokens, SameTokens
 from specrun.llama.facts.relied_on import ARCHITECTURES, HIDDEN_STATES, why_not
 from specrun.llama.heads import bindings
 from specrun.llama.heads.assistant import AssistantContext, AssistantDraft
-from specrun.llama.heads.dflash import Block, BlockContext, BlockDraft, SelectorPart, markov_part
+from specrun.llama.heads.dflash import Block, BlockDraft, SelectorPart, markov_part
 from specrun.llama.heads.head_draft import HeadDraft
 from specrun.llama_settings import LlamaSettings
 from specrun.loading import kept_states
@@ -127,7 +127,7 @@ def _make_head(
         whole = Block(*block_of(model.file))
         block = replace(whole, size=min(whole.size, whole.first + max(deepest, 1)))
         of_block = replace(config, n_seq_max=1, n_batch=max(config.n_batch, block.size), n_outputs=block.size)
-        blocks = resources.enter_context(BlockContext(model, of_block, head=HeadSetup(target.context, 0)))
+        blocks = resources.enter_context(LlamaContext(model, of_block, head=HeadSetup(target.context, 0)))
         n_candidates = selector_candidates(model.file)
         pairs = SelectorPart(blocks, n_candidates) if n_candidates else markov_part(model.file)
         draft = BlockDraft(blocks, target.context, head.target_layers, n_vocab, block, pairs)

@@ -252,7 +252,7 @@ def _possible(
     notices = []
     if model.is_recurrent and any(plan.drafts for plan in plans):
         if states == KeptStates():
-            kind = model.metadata("general.architecture")
+            kind = model.file.architecture
             reason = f"speculation is off: rolling back rejected tokens in models of the kind {kind} is untried"
             return (OFF.plan(),), [reason]
         if len(plans) == 1 and not plans[0].is_chain and plans[0].method.needs_draft:

@@ -235,11 +235,11 @@ async def show(service: Service, _request: Request) -> Response:
     """More of the model, whatever name is asked for."""
     loaded = service.loaded
     model, ctx_size = loaded.model.llama_model, loaded.model.engine.ctx_size
-    architecture = model.metadata("general.architecture") or "unknown"
-    given = {key: model.metadata(key) for key in (name.format(architecture) for name in _INFO)}
-    info: dict[str, Any] = {k: int(v) if v.isdecimal() else v for k, v in given.items() if v and v[0] != "["}
+    architecture = model.file.architecture
+    given = {key: model.file.metadata.get(key) for key in (name.format(architecture) for name in _INFO)}
+    info: dict[str, Any] = {k: v for k, v in given.items() if v not in (None, "") and not isinstance(v, list)}
     info |= {
-        "general.parameter_count": model.n_parameters,
+        "general.parameter_count": model.file.n_parameters,
         # The server's, as clients send as much as they read here.
         f"{architecture}.context_length": ctx_size,
         f"{architecture}.vocab_size": model.n_vocab,
@@ -274,7 +274,7 @@ def _model_entry(service: Service) -> dict[str, Any]:
 
 def _details(service: Service) -> dict[str, Any]:
     model = service.loaded.model.llama_model
-    family, n = model.metadata("general.architecture") or "unknown", model.n_parameters
+    family, n = model.file.architecture, model.file.n_parameters
     return {
         "parent_model": "",
         "format": "gguf",

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import gguf
+import llama_cpp
 import numpy as np
 import pytest
 
@@ -22,12 +23,12 @@ from tests.models import TOKENS, edited, random_gemma3, random_llama, random_mam
 def test_the_facts_are_those_of_llama_cpp(path: Path) -> None:
     file = GgufFile.read(path)
     with LlamaModel(path) as model:
-        assert file.name == model.name
         assert file.n_vocab == model.n_vocab
         assert file.n_ctx_train == model.n_ctx_train
         assert file.n_bytes == model.n_bytes
-        assert str(file.n_layers) == model.metadata("llama.block_count")
-        assert str(file.n_embd) == model.metadata("llama.embedding_length")
+        assert file.n_layers == llama_cpp.llama_model_n_layer(model.handle)
+        assert file.n_embd == model.n_embd
+        assert file.n_parameters == llama_cpp.llama_model_n_params(model.handle)
 
 
 @pytest.mark.parametrize("path", [embedded.TARGET, embedded.DRAFT])

@@ -142,7 +142,7 @@ def check_cells(settings: LlamaSettings) -> str | None:
         LlamaContext(model, config) as context,
         LlamaContext(model, config) as alone,
     ):
-        ledger = CellLedger(context, _LEAVES)
+        ledger = CellLedger(context)
         rng = np.random.default_rng(0)
         for _ in range(_PASSES):
             _random_pass(ledger, rng)

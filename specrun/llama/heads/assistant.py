@@ -16,11 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.llama.batch import Batch, drafted_nodes, readable
+from specrun.llama.batch import Batch, Floats, drafted_nodes, readable
 from specrun.llama.context import HeadSetup, LlamaContext, Logits
 from specrun.llama.draft import AnyDraft
 from specrun.llama.heads import bindings
-from specrun.llama.heads.bindings import Floats
 from specrun.llama.heads.target_states import TargetStates
 from specrun.llama.target import TargetContext
 from specrun.speculation.drafter import DraftNode

@@ -14,11 +14,9 @@ from typing import Any
 
 import llama_cpp.llama_cpp
 import numpy as np
-from numpy.typing import NDArray
 
 from specrun.errors import LlamaError
-
-Floats = NDArray[np.float32]
+from specrun.llama.batch import Floats
 
 # Name of each function in llama-ext.h, its parameters as g++ and clang++ spell them in the exported name (Itanium C++
 # ABI), their types and the result's.

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import MARKOV_AFTER, MARKOV_BEFORE
 from specrun.errors import ModelFileError
-from specrun.llama.batch import committed_tokens, common_prefix, readable, rows_batch
+from specrun.llama.batch import Floats, committed_tokens, common_prefix, readable, rows_batch
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
 from specrun.llama.draft import AnyDraft
 from specrun.llama.heads import bindings
@@ -29,9 +29,6 @@ from specrun.llama.heads.target_states import TargetStates
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.method import HeadKind
 from specrun.speculation.tree import ROOT
-
-Floats = NDArray[np.float32]
-
 
 # Gives rows of a matrix, float32[n, n_columns], in the order in which they are asked for.
 Rows = Callable[[Sequence[int] | slice], Floats]
@@ -67,7 +64,6 @@ def whole_numbers_in(file: GgufFile, name: str) -> NDArray[np.int64] | None:
     return np.memmap(file.shards[found.file], "<i8", "r", found.offset, found.shape) if found else None
 
 
-_TEXT = 0  # the only sequence
 _BEGINNING = 1  # the row of the root, for which a selector has no candidates
 # Chosen by hand: the rows of thousands of tokens take longer to gather than a draft pass is worth.
 _ALL = 4096  # tokens that can be drafted: up to so many, the logits of all follow the token before
@@ -187,16 +183,6 @@ class SelectorPart:
         return row
 
 
-class BlockContext(LlamaContext):
-    """The KV cache of such a head."""
-
-    def read(self, rows: Floats, start: int) -> None:
-        """Read the target's rows, float[n, width], of the tokens at positions `start`, ... Raises LlamaError."""
-        batch = rows_batch(rows, start, _TEXT, outputs=False, n_dimensions=self.model.n_dimensions)
-        self._is_counted = False
-        self.compute(llama_cpp.llama_decode, batch.struct, "a pass of a head")
-
-
 class BlockDraft(AnyDraft):
     """Such a head as a draft. The nodes of a tree take no cells, as no pass is made for them.
 
@@ -209,7 +195,7 @@ class BlockDraft(AnyDraft):
 
     def __init__(
         self,
-        context: BlockContext,
+        context: LlamaContext,
         target: LlamaContext,
         layers: tuple[int, ...],
         n_vocab: int,
@@ -218,12 +204,12 @@ class BlockDraft(AnyDraft):
     ) -> None:
         llama_cpp.llama_set_causal_attn(context.handle, block.is_causal)
         super().__init__(context, n_vocab)
-        self.context: BlockContext = context
         self.block = block
         # There are several times as many numbers as in a state of another head, and half of their digits will do.
         width = len(layers) * target.model.n_embd
         self.states = TargetStates(target, layers, context.config, width, dtype=np.float16)
         self._pairs = pairs
+        self._n_dimensions = context.model.n_dimensions
         self._levels: Logits = np.empty((0, n_vocab), np.float32)  # by depth of the node that they follow
         self._depths: dict[int, int] = {}  # of the nodes that can get children
 
@@ -241,13 +227,15 @@ class BlockDraft(AnyDraft):
             self._tokens = above_root[:kept]
             while kept < len(above_root):
                 end = min(kept + self.context.config.n_batch, len(above_root))
-                self.context.read(self.states.of(above_root, kept, end), kept)
+                rows = self.states.of(above_root, kept, end)
+                batch = rows_batch(rows, kept, self._whole, outputs=False, n_dimensions=self._n_dimensions)
+                self.context.compute(llama_cpp.llama_decode, batch.struct, "a pass of a head")
                 kept = end
                 self._tokens = above_root[:kept]
             size = min(self.block.size, self.context.config.n_ctx - kept)
             block = readable(tokens[-1:], self.n_vocab) + [self.block.mask] * (size - 1)
-            batch = committed_tokens(block, kept, 1, n_outputs=size)
-            self._levels = self.context.decode(batch)[self.block.first :, : self.n_vocab]
+            rows = self.context.decode(committed_tokens(block, kept, 1, n_outputs=size))
+            self._levels = rows[self.block.first :, : self.n_vocab]
             self.context.remove(ALL_SEQUENCES, kept)
             if self._pairs:
                 self._pairs.start(tokens[-1], self._levels)

@@ -17,11 +17,10 @@ from itertools import chain, islice
 import llama_cpp
 import numpy as np
 
-from specrun.llama.batch import committed_tokens, common_prefix, drafted_nodes, readable, rows_batch
+from specrun.llama.batch import Floats, committed_tokens, common_prefix, drafted_nodes, readable, rows_batch
 from specrun.llama.context import ALL_SEQUENCES, HeadSetup, LlamaContext, Logits
 from specrun.llama.draft import AnyDraft
 from specrun.llama.heads import bindings
-from specrun.llama.heads.bindings import Floats
 from specrun.llama.heads.target_states import TargetStates
 from specrun.llama.tree_cells import TreeCells
 from specrun.speculation.drafter import DraftNode

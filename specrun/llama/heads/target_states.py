@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.llama.batch import common_prefix
+from specrun.llama.batch import Floats, common_prefix
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.heads import bindings
-from specrun.llama.heads.bindings import Floats
 
 Indices = NDArray[np.intp]
 

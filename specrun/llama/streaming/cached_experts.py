@@ -24,8 +24,7 @@ from specrun.llama import library
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import CannotStreamError, PageMover
 from specrun.llama.streaming.gate import ExpertGate
-from specrun.llama.streaming.held_pages import HeldPages
-from specrun.llama.streaming.ring import Request
+from specrun.llama.streaming.weight_file import HeldPages, Request
 
 # How much of an expert's rate the last token decides; half of it comes from the last 23 tokens. On the traces of
 # docs/benchmarks/mixtures.md 0.02 to 0.1 differ by less than a point.

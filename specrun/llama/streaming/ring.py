@@ -6,14 +6,13 @@ import mmap
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Condition, Thread
 
 from specrun import clock
 from specrun.errors import LlamaError
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import CannotStreamError
-from specrun.llama.streaming.weight_file import WeightFile
+from specrun.llama.streaming.weight_file import Request
 
 _POISON = bytes([0xA5])  # no weights of any type
 
@@ -68,15 +67,6 @@ class SlotMemory:
             os.close(descriptor)
         with suppress(BufferError):  # requests of a ring still look at it; it goes when they go
             self.mapping.close()
-
-
-@dataclass(frozen=True)
-class Request:
-    """A part of a layer: what to read, and the memory in its slot."""
-
-    file: WeightFile
-    into: memoryview
-    offset: int  # in the file
 
 
 class _Slot:

@@ -11,8 +11,8 @@ from specrun.hardware.residency import Residency, ResidencyPlan, RingSettings, r
 from specrun.llama import library
 from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.gate import LayerGate
-from specrun.llama.streaming.held_pages import HeldPages
-from specrun.llama.streaming.ring import Request, Ring, SlotMemory
+from specrun.llama.streaming.ring import Ring, SlotMemory
+from specrun.llama.streaming.weight_file import HeldPages, Request
 
 
 class StreamedWeights(library.Closing):

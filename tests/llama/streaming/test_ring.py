@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from specrun.errors import LlamaError
-from specrun.llama.streaming.ring import Request, Ring
-from specrun.llama.streaming.weight_file import WeightFile
+from specrun.llama.streaming.ring import Ring
+from specrun.llama.streaming.weight_file import Request, WeightFile
 
 PAGE = 4096
 PARTS = 3  # of every layer
