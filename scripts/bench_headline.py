@@ -2,7 +2,7 @@
 
     python scripts/bench_headline.py --work DIR [--pair real|embedded] [--types LIST] [--places LIST] [--temps LIST]
                                      [--rows FILE.json]
-    python scripts/bench_headline.py --rows FILE.json --print
+    python scripts/bench_headline.py --rows FILE.json --print | --page docs/benchmarks/headline.md
 
 The real pair is that of scripts/real_pair.py, which writes English and Python; it gets a prompt of each kind of
 `specrun bench` through its chat template. The embedded pair is the embedded target, widened to a billion parameters
@@ -48,6 +48,7 @@ DEFAULT = ("3", "0.0")  # llama.cpp's own length and p-min
 OWN_MEMORY = {"embedded": 160 * 2**20, "real": 512 * 2**20}
 CTX_SIZE = {"embedded": "4096", "real": "2048"}
 SCRIPTS = Path(__file__).parent
+BEGIN, END = "<!-- made by scripts/bench_headline.py -->\n", "<!-- end of what it made -->"  # in the page
 COLUMNS = {  # of the tables: what stands above them, and the rows that they show
     "llama.cpp, plain": "llama.cpp, plain",
     "its best chain": "llama.cpp, best of the sweep",
@@ -216,21 +217,29 @@ def ensure_models(work: Path, weights: str, pair: str = "embedded") -> tuple[Pat
     return target, draft
 
 
-def as_tables(rows: Sequence[Row]) -> str:
-    """A Markdown table for each pair: ratios to llama.cpp's plain decoding, with the tokens of a pass."""
-    lines = []
-    for pair in dict.fromkeys(row.pair for row in rows):
-        lines += [f"## The {pair} pair", "", f"| weights, place, T | {' | '.join(COLUMNS)} |"]
-        lines += ["| --- |" + " ---: |" * len(COLUMNS)]
-        for key in dict.fromkeys(row.table for row in rows if row.pair == pair):
-            own = {row.name: row for row in rows if row.table == key}
-            plain, *others = (own.get(name) for name in COLUMNS.values())
-            assert plain
-            ratios = [f"{one.rate / plain.rate:.2f} ({one.tokens_per_pass:.1f})" if one else "" for one in others]
-            about = f"{key[1].upper()}, {'in RAM' if key[2] == 'ram' else key[2]}, {key[3]:g}"
-            lines.append(f"| {about} | {' | '.join([f'{plain.rate:.2f} tokens/s', *ratios])} |")
-        lines.append("")
-    return "\n".join(lines)
+def table(rows: Sequence[Row], pair: str) -> str:
+    """A Markdown table of a pair: ratios to llama.cpp's plain decoding, with the tokens of a pass."""
+    lines = [f"| weights, place, T | {' | '.join(COLUMNS)} |", "| --- |" + " ---: |" * len(COLUMNS)]
+    tables = dict.fromkeys(row.table for row in rows if row.pair == pair)
+    for key in sorted(tables, key=lambda key: (TYPES.index(key[1]), -PLACES.index(key[2]), key[3])):
+        own = {row.name: row for row in rows if row.table == key}
+        plain, *others = (own.get(name) for name in COLUMNS.values())
+        assert plain
+        ratios = [f"{one.rate / plain.rate:.2f} ({one.tokens_per_pass:.1f})" if one else "" for one in others]
+        about = f"{key[1].upper()}, {'in RAM' if key[2] == 'ram' else key[2]}, {key[3]:g}"
+        lines.append(f"| {about} | {' | '.join([f'{plain.rate:.2f} tokens/s', *ratios])} |")
+    return "\n".join(lines) + "\n"
+
+
+def document(text: str, rows: Sequence[Row]) -> str:
+    """The page with the present table of the real pair in place of the one that it has."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n{table(rows, 'real')}\n{END}{rest.partition(END)[2]}"
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows that are kept in a file; none if there is none yet."""
+    return [Row(**one) for one in json.loads(path.read_text())] if path.exists() else []
 
 
 def main() -> None:
@@ -248,10 +257,12 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=0, metavar="N", help="tokens of a text (96; streamed 40)")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="JSON file that keeps what was measured")
     parser.add_argument("--print", action="store_true", help="measure nothing, print what --rows keeps")
+    parser.add_argument("--page", type=Path, metavar="FILE.md", help="measure nothing, renew the table of a page")
     options = parser.parse_args()
-    kept: list[Row] = []
-    if options.rows and options.rows.exists():
-        kept = [Row(**one) for one in json.loads(options.rows.read_text())]
+    kept = read_rows(options.rows) if options.rows else []
+    if options.page:
+        options.page.write_text(document(options.page.read_text(encoding="utf-8"), kept), encoding="utf-8")
+        return
     if not options.print:
         if options.work is None:
             parser.error("--work is missing")
@@ -265,10 +276,8 @@ def main() -> None:
                     kept = [one for one in kept if (one.table, one.name) != key] + [row]
                     if options.rows:
                         options.rows.write_text(json.dumps([asdict(one) for one in kept], indent=1) + "\n")
-    kept.sort(
-        key=lambda row: (PAIRS.index(row.pair), TYPES.index(row.weights), -PLACES.index(row.place), row.temperature)
-    )
-    print(as_tables(kept))
+    for pair in dict.fromkeys(row.pair for row in kept):
+        print(f"## The {pair} pair\n\n{table(kept, pair)}")
 
 
 if __name__ == "__main__":

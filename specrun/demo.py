@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from specrun.catalog.gguf_file import GgufFile, file_identity
 from specrun.decoding.request import make_request
 from specrun.display_text import rate_text, size_text
 from specrun.errors import SpecrunError, disk_errors
-from specrun.hardware.fit import Fits
+from specrun.hardware.fit import Fit, Fits
 from specrun.interrupts import InterruptFlag, never
 from specrun.loading.local_fit import LocalFits
 from specrun.loading.model import Model
@@ -90,11 +90,19 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """What came out, in a sentence."""
+        same = "the same text"
+        if self.plain.token_ids != self.fast.token_ids:  # some processors' kernels round passes of each size otherwise
+            pairs = zip(self.plain.token_ids, self.fast.token_ids, strict=False)
+            n_same = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+            same += (
+                f" for {n_same} tokens, where rounding decided between two tokens that were nearly equal (`--exact` "
+                "prevents it)"
+            )
         reads = f", which reads {size_text(self.model.residency.streamed_bytes)} from disk," if self.is_streamed else ""
         brought = f"{self.fast.statistics.tokens_per_pass:.1f} tokens instead of 1"
         return (
-            f"{self._sameness}, {self.ratio:.1f} times as fast: each pass of the large model{reads} brought {brought}, "
-            f"and took {self.pass_cost:.1f} times as long"
+            f"{same}, {self.ratio:.1f} times as fast: each pass of the large model{reads} brought {brought}, and took "
+            f"{self.pass_cost:.1f} times as long"
         )
 
     @property
@@ -109,18 +117,6 @@ class Comparison:
             f"{self.ratio:.1f} times as fast: {lesson}"
         )
 
-    @property
-    def _sameness(self) -> str:
-        """Whether the texts are the same. On a processor whose kernels round passes of each size alike they are."""
-        if self.plain.token_ids == self.fast.token_ids:
-            return "the same text"
-        pairs = zip(self.plain.token_ids, self.fast.token_ids, strict=False)
-        n_same = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
-        return (
-            f"the same text for {n_same} tokens, where rounding decided between two tokens that were nearly equal "
-            "(`--exact` prevents it)"
-        )
-
 
 ASKED = ("qwen3-14b", "qwen3-32b", "llama-70b")  # dense, in Q4_K_M: the sizes that people ask for
 # What a pass brought with a draft that is right as often as those of real families (docs/benchmarks/headline.md, a
@@ -129,97 +125,48 @@ _TOKENS_PER_PASS = 3.9
 _PARTLY_IN_VRAM = 2.0  # times plain decoding with half of a 7B in VRAM (docs/gpu.md), which the demonstration lacks
 
 
-@dataclass(frozen=True)
-class Expected:
-    """A model on this machine. Rates are in tokens per second, and estimates; 0 where it does not fit.
+def outlook(
+    texts: Sequence[Comparison], target: Path, catalog: Mapping[str, Entry]
+) -> tuple[str, list[tuple[Entry, Fit, float]]]:
+    """What to expect of the models of `ASKED` on this machine: by what it is estimated, in a sentence, and for each how
+    it fits and its tokens a second with a draft, 0 where it does not fit.
 
-    fast: with a draft.
+    texts: written in RAM, or with weights that were streamed, or both. target: the file of the model that wrote them.
     """
-
-    name: str
-    n_bytes: int
-    fits: Fits
-    plain: float
-    fast: float
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """The models of `ASKED` on this machine."""
-
-    here: LocalFits
-    gains: Mapping[Fits, float]  # times plain decoding's rate that drafts bring, by where the weights lie
-
-    @classmethod
-    def by(cls, texts: Sequence[Comparison], target: Path, catalog: Mapping[str, Entry]) -> Outlook:
-        """From texts that were written in RAM, and from those whose weights were streamed, where there are such.
-
-        target: the file of the model that wrote them.
-        """
-        here, file = LocalFits.now(catalog), GgufFile.read(target)
-        rates = here.rates
-        gains: dict[Fits, float] = {"partly": _PARTLY_IN_VRAM}
-        for comparison in texts:
-            s = comparison.plain.statistics
-            if comparison.is_streamed:
-                rates = replace(rates, disk=s.bytes_read / s.seconds)
-            else:  # a token looks up one row of the embedding
-                rates = replace(rates, ram=(target.stat().st_size - file.embedding_bytes) * s.tokens_per_second)
-            gains["streamed" if comparison.is_streamed else "ram"] = _TOKENS_PER_PASS / comparison.pass_cost
-        return cls(replace(here, rates=rates), gains)
-
-    def expected(self) -> list[Expected]:
-        """What to expect of each model."""
-        found = []
-        for name in ASKED:
-            entry = self.here.catalog[name]
-            if fit := self.here.of(entry, None):
-                # Where drafts bring nothing, specrun decodes plainly.
-                fast = fit.tokens_per_second * max(self.gains.get(fit.fits, 1.0), 1.0)
-                found.append(Expected(name, entry.expected_bytes or 0, fit.fits, fit.tokens_per_second, fast))
-        return found
-
-    def __str__(self) -> str:
-        gpus = "".join(f"{gpu.name} and " for gpu in self.here.gpus)
-        rates: dict[Fits, str] = {
-            "ram": f"{size_text(self.here.rates.ram)}/s from RAM",
-            "streamed": f"{size_text(self.here.rates.disk)}/s from disk",
-        }
-        read = " and ".join(rate for place, rate in rates.items() if place in self.gains)
-        return (
-            f"On this machine, estimated with {gpus}{size_text(self.here.ram_bytes)} of free RAM, as passes just read "
-            f"{read}, and with a draft that is right as often as those of real families ({_TOKENS_PER_PASS:g} tokens "
-            "a pass):"
-        )
+    here, file = LocalFits.now(catalog), GgufFile.read(target)
+    rates, read = here.rates, dict[Fits, str]()
+    gains: dict[Fits, float] = {"partly": _PARTLY_IN_VRAM}  # times plain decoding's rate, by where the weights lie
+    for comparison in texts:
+        s = comparison.plain.statistics
+        if comparison.is_streamed:
+            rates = replace(rates, disk=s.bytes_read / s.seconds)
+            read["streamed"] = f"{size_text(rates.disk)}/s from disk"
+        else:  # a token looks up one row of the embedding
+            rates = replace(rates, ram=(target.stat().st_size - file.embedding_bytes) * s.tokens_per_second)
+            read["ram"] = f"{size_text(rates.ram)}/s from RAM"
+        gains["streamed" if comparison.is_streamed else "ram"] = _TOKENS_PER_PASS / comparison.pass_cost
+    here = replace(here, rates=rates)
+    gpus = "".join(f"{gpu.name} and " for gpu in here.gpus)
+    sentence = (
+        f"On this machine, estimated with {gpus}{size_text(here.ram_bytes)} of free RAM, as passes just read "
+        f"{' and '.join(read.values())}, and with a draft that is right as often as those of real families "
+        f"({_TOKENS_PER_PASS:g} tokens a pass):"
+    )
+    fits = [(entry, fit) for entry in map(catalog.__getitem__, ASKED) if (fit := here.of(entry, None))]
+    # Where drafts bring nothing, specrun decodes plainly.
+    return sentence, [(entry, fit, fit.tokens_per_second * max(gains.get(fit.fits, 1.0), 1.0)) for entry, fit in fits]
 
 
 MOST_RAM = 300_000_000  # bytes for both models with their caches: room for no layer beside the slots
 IN_RAM = 1_000_000_000  # bytes that are free where all weights stay in RAM, what is kept free for others included
 
 _SPARE = 100_000_000  # bytes that stay free for metadata and for others
-
-
-@dataclass(frozen=True)
-class Widening:
-    """How an embedded model is widened."""
-
-    name: str
-    source: Path
-    sizes: Mapping[str, int]  # the sizes that change
-    kind: str  # the type of the matrices
-
-    @property
-    def path(self) -> Path:
-        """The file says by its name what it was made from, so that a new version of specrun makes its own."""
-        sizes, made_from = "-".join(map(str, self.sizes.values())), file_identity([self.source])[:8]
-        return folder() / f"{self.name}-{sizes}-{self.kind}-{made_from}.gguf"
-
-
-_TARGET_SIZES = {"embd": 1024, "layers": 16, "ff": 5632, "heads": 32, "kv_heads": 8, "vocab": 32000}
-WIDENINGS = (
-    Widening("target", embedded.TARGET, _TARGET_SIZES, "q8_0"),
-    Widening("draft", embedded.DRAFT, {"embd": 288, "vocab": 32000}, "q8_0"),
-)
+_TYPE = "q8_0"  # of the widened matrices
+# How target and draft are widened: the source, and the sizes that change.
+WIDENED: dict[str, tuple[Path, dict[str, int]]] = {
+    "target": (embedded.TARGET, {"embd": 1024, "layers": 16, "ff": 5632, "heads": 32, "kv_heads": 8, "vocab": 32000}),
+    "draft": (embedded.DRAFT, {"embd": 288, "vocab": 32000}),
+}
 
 
 def folder() -> Path:
@@ -227,19 +174,26 @@ def folder() -> Path:
     return cache_dir() / "demo"
 
 
+def _path(name: str) -> Path:
+    """The file says by its name what it was made from, so that a new version of specrun makes its own."""
+    source, sizes = WIDENED[name]
+    made_from = file_identity([source])[:8]
+    return folder() / f"{name}-{'-'.join(map(str, sizes.values()))}-{_TYPE}-{made_from}.gguf"
+
+
 def wide_pair(run: Run) -> tuple[Path, Path]:
     """The files of target and draft, made first if they are not here. Pairs of an older specrun are deleted.
 
     Raises SpecrunError where the disk has no room or cannot be written, and KeyboardInterrupt.
     """
-    target, draft = paths = [widening.path for widening in WIDENINGS]
-    missing = [widening for widening in WIDENINGS if not widening.path.exists()]
+    target, draft = _path("target"), _path("draft")
+    missing = [name for name in WIDENED if not _path(name).exists()]
     if missing:
         with disk_errors("written; set SPECRUN_CACHE_DIR to a folder that can", folder()):
             with InterruptFlag() as interrupted:
-                _make(missing, Run(run.display, run.note, interrupted))
+                _write(missing, Run(run.display, run.note, interrupted))
             for old in folder().glob("*.gguf"):
-                if old not in paths:
+                if old not in (target, draft):
                     old.unlink()
     return target, draft
 
@@ -254,12 +208,11 @@ def remove() -> int:
     return freed
 
 
-def _make(missing: list[Widening], run: Run) -> None:
+def _write(names: Sequence[str], run: Run) -> None:
     folder().mkdir(parents=True, exist_ok=True)
-    models = [(one.path, WiderModel(one.source, one.sizes, one.kind)) for one in missing]
-    total = sum(model.n_bytes for _, model in models)
-    free = shutil.disk_usage(folder()).free
-    parameters = models[0][1].n_parameters / 1e9
+    models = {_path(name): WiderModel(*WIDENED[name], _TYPE) for name in names}
+    total, free = sum(model.n_bytes for model in models.values()), shutil.disk_usage(folder()).free
+    parameters = models[_path(names[0])].n_parameters / 1e9
     run.note(
         f"making a pair of {parameters:.2g} billion parameters in {folder()}: {size_text(total)}, "
         f"of {size_text(free)} that are free; `specrun demo --remove` deletes it"
@@ -277,5 +230,5 @@ def _make(missing: list[Widening], run: Run) -> None:
         seconds = (time.perf_counter() - started) * (total - done) / done
         run.expected_to_take(seconds).show(f"writing the pair, {size_text(done)} of {size_text(total)}")
 
-    for path, model in models:
+    for path, model in models.items():
         model.write(path, progress)

@@ -60,19 +60,16 @@ def fitting(
 
 
 def _parse(text: str, source: str) -> list[BenchPrompt]:
-    return [
-        _parse_line(line, f"{source}, line {number}")
-        for number, line in enumerate(text.split("\n"), start=1)
-        if line.strip()
-    ]
-
-
-def _parse_line(line: str, where: str) -> BenchPrompt:
-    entry = given_json(line, where, PromptError)
-    entry = entry if isinstance(entry, dict) else {}
-    turns = entry.get("turns")
-    prompt = entry.get("prompt", turns[0] if isinstance(turns, list) and turns else None)
-    kind = entry.get("kind", entry.get("category", "prompts"))
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise PromptError(f'{where} has no "prompt" text and no "turns"')
-    return BenchPrompt(str(kind), prompt)
+    prompts = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{source}, line {number}"
+        entry = given_json(line, where, PromptError)
+        entry = entry if isinstance(entry, dict) else {}
+        turns = entry.get("turns")
+        prompt = entry.get("prompt", turns[0] if isinstance(turns, list) and turns else None)
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise PromptError(f'{where} has no "prompt" text and no "turns"')
+        prompts.append(BenchPrompt(str(entry.get("kind", entry.get("category", "prompts"))), prompt))
+    return prompts

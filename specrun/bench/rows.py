@@ -170,7 +170,8 @@ class RowPlans:
         """The plans among which the best chain and the best tree are chosen, and plain decoding, by row."""
         candidates: dict[str, list[Plan]] = {OFF_ROW: [OFF.plan()]}
         wanted = set(self._settings.methods)
-        if any(_sized_by_the_best(name) for name in wanted):
+        others = (method for name in wanted - set(ROWS) if (method := method_of(name)))
+        if any(method.needs_draft and not method.is_adaptive for method in others):  # as large as the best of these
             wanted |= {CHAIN_ROW, TREE_ROW}
         if self._model.engine.draft and CHAIN_ROW in wanted:
             candidates[CHAIN_ROW] = [CHAIN.plan(depth=depth) for depth in CHAIN_DEPTHS]
@@ -185,20 +186,15 @@ class RowPlans:
 
     def grid(self) -> dict[str, Plan]:
         """Plain decoding, and the methods of the rows at every budget and depth of the grid, by row."""
-        plans: dict[str, Plan] = {OFF_ROW: OFF.plan()}
+        plans, settings = {OFF_ROW: OFF.plan()}, self._settings
+        trees = {(budget, min(depth, budget - 1)) for budget in settings.budgets for depth in settings.depths}
         for name, method in self._runnable.items():
-            plans |= self._finished(self._sizes(name, method))
+            if method.is_chain:
+                sizes = {f"{name} {depth}": method.plan(depth=depth) for depth in settings.depths}
+            else:
+                sizes = {f"{name} {size} x {depth}": method.plan(size, depth) for size, depth in sorted(trees)}
+            plans |= self._finished(sizes)
         return plans
-
-    def _sizes(self, name: str, method: Method) -> dict[str, Plan]:
-        """The plans of a method at every size of the grid, by the names of their rows."""
-        settings = self._settings
-        if method.is_chain:
-            return {f"{name} {depth}": method.plan(depth=depth) for depth in settings.depths}
-        sizes = dict.fromkeys(
-            (budget, min(depth, budget - 1)) for budget in settings.budgets for depth in settings.depths
-        )
-        return {f"{name} {budget} x {depth}": method.plan(budget, depth) for budget, depth in sizes}
 
     def _finished(self, plans: dict[str, Plan]) -> dict[str, Plan]:
         """The plans by row, with the tree shapes that some lack."""
@@ -235,12 +231,6 @@ class RowPlans:
         articles = {name: article(kind) for kind, name in HEADS.items()}
         lacking = (need for need in method.needs if not has[need])
         return next((f"{articles.get(need, 'a')} {need}{advice.get(need, '')}" for need in lacking), "")
-
-
-def _sized_by_the_best(name: str) -> bool:
-    """Whether the row's plan is as large as the best chain or tree, which then has to be chosen first."""
-    method = method_of(name)
-    return method is not None and method.needs_draft and not method.is_adaptive and name not in ROWS
 
 
 def method_of(row: str) -> Method | None:

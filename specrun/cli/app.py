@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -21,11 +20,11 @@ from specrun.cli.command import CONTEXT_SETTINGS, Command, Group, told
 from specrun.cli.demo import demo
 from specrun.cli.doctor import doctor
 from specrun.cli.generate import generate
-from specrun.cli.research import bench_app, methods
+from specrun.cli.research import bench, methods
 from specrun.cli.serve import serve
 from specrun.cli.tune import tune
 from specrun.cli.verify import verify
-from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError
+from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError, UsageError
 from specrun.views import output
 
 _BROKEN_PIPE_EXIT_CODE = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
@@ -43,7 +42,7 @@ app = typer.Typer(
 _PANELS: dict[str, tuple[Callable[..., Any] | typer.Typer, ...]] = {
     "Use": (chat, generate, serve, models.pull, models.app, demo),
     "Make faster": (tune, verify, doctor),
-    "Research": (bench_app, methods),
+    "Research": (bench, methods),
 }
 for panel, commands in _PANELS.items():
     for command in commands:
@@ -108,7 +107,8 @@ def run() -> int:
         code = result if isinstance(result, int) else 0
         sys.stdout.flush()
     except SpecrunError as error:
-        code = _report(error, error.exit_code)
+        code = error.exit_code
+        _say_why(error)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED_EXIT_CODE
     except (BrokenPipeError, SystemExit) as error:
@@ -123,18 +123,18 @@ def run() -> int:
             return _BROKEN_PIPE_EXIT_CODE  # as Windows says that what reads stdout has ended
         if error.errno == errno.EIO and interrupts.is_ending():  # the terminal is gone, as SIGHUP says
             return INTERRUPTED_EXIT_CODE
-        why = error.strerror or str(error)
-        code = _report(SpecrunError(f"{error.filename}: {why}" if error.filename else why), 1)
+        why, code = error.strerror or str(error), 1
+        _say_why(SpecrunError(f"{error.filename}: {why}" if error.filename else why))
     except (ImportError, MemoryError):
         raise
     except Exception as error:
         # A usage error from click. Newer versions of typer contain their own click, so there is no one class to catch.
         if hasattr(error, "format_message"):
-            _say(partial(output.error, told(error)))
             code = getattr(error, "exit_code", 2)
+            _say_why(UsageError(told(error)))
         else:
-            _say(partial(output.traceback, error))
             code = SpecrunError.exit_code
+            _say_why(error)
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream:  # stderr is None where it was closed (`2>&-`)
@@ -159,13 +159,12 @@ def _abandon(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _report(error: Exception, code: int) -> int:
-    _say(partial(output.traceback, error) if output.debug else partial(output.error, str(error)))
-    return code
-
-
-def _say(say: Callable[[], None]) -> None:
+def _say_why(error: Exception) -> None:
+    """Say on stderr why the command failed; with --debug, and for a fault of specrun itself, also where."""
     try:
-        say()
+        if isinstance(error, SpecrunError) and not (output.debug and error.__traceback__):
+            output.error(str(error))
+        else:
+            output.traceback(error)
     except OSError:  # nobody reads it any more
         _abandon(sys.stderr)

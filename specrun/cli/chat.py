@@ -12,13 +12,15 @@ import typer
 
 from specrun.errors import PromptError, UsageError
 from specrun.locations import names_file, typed
-from specrun.options.expand import complete_targets, expanded, flag
+from specrun.options.expand import argument, complete_targets, expanded, flag
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import ChatSamplingOptions, PromptCache, System, Think
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import answer_report, output
 
 if TYPE_CHECKING:
+    from specrun.chat.conversation_file import LastConversation
+    from specrun.decoding.request import Request
     from specrun.loading.model import Model
     from specrun.views.answer_stream import AnswerView
 
@@ -37,18 +39,8 @@ class ChatOptions:
 @expanded
 def chat(
     context: typer.Context,
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="A name, file or address, as --target has it.",
-            show_default=False,
-            autocompletion=complete_targets,
-        ),
-    ] = None,
-    first: Annotated[
-        str | None, typer.Argument(metavar="MESSAGE", help="What you say first.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, argument("MODEL", "A name, file or address; see --target.", complete_targets)] = None,
+    first: Annotated[str | None, argument("MESSAGE", "What you say first.")] = None,
     *,
     models: ModelOptions,
     how: ChatOptions,
@@ -67,26 +59,41 @@ def chat(
         specrun chat qwen-14b
         specrun chat qwen-14b "Why is the sky blue?" --system "Be brief."
     """
-    from specrun.catalog import ollama
-    from specrun.catalog.resolve import way_to_draft
     from specrun.chat import conversation_file
-    from specrun.chat.loop import ChatLoop, Surroundings
-    from specrun.chat.reader import PipeReader, TerminalReader
-    from specrun.cli.opening import opened, target_of
+    from specrun.cli.opening import target_of
     from specrun.decoding.request import make_request
-    from specrun.llama import chat_template
 
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
     request = make_request(sampling)
     models, first = _named(models, context.get_parameter_source("target"), name, first)
     first = first and typed(first, "the message", PromptError)
     last = conversation_file.last() if how.continue_ else None
-    on_terminal = sys.stdin.isatty()
     if last and not models.target:
         target, models = last.target, replace(models, draft=models.draft or last.draft)
     else:
         target = target_of(models.target)
+    return _talk(target, models, (speculation, machine, sampling.temp), request, how, first, last)
 
+
+def _talk(
+    target: str | None,
+    models: ModelOptions,
+    asked: tuple[SpeculationOptions, MachineOptions, float],
+    request: Request,
+    how: ChatOptions,
+    first: str | None,
+    last: LastConversation | None,
+) -> int:
+    """Hold the conversation. last: which is continued. Returns the exit code."""
+    from specrun.catalog import ollama
+    from specrun.catalog.resolve import way_to_draft
+    from specrun.chat import conversation_file
+    from specrun.chat.loop import ChatLoop, Surroundings
+    from specrun.chat.reader import PipeReader, TerminalReader
+    from specrun.cli.opening import opened
+    from specrun.llama import chat_template
+
+    on_terminal = sys.stdin.isatty()
     said: list[str] = []  # about the model; on a terminal /stats shows it
     note = said.append if on_terminal else output.note
 
@@ -97,8 +104,8 @@ def chat(
     def open_target(name: str | None) -> Model:
         chat_template.prepare()
         said.clear()
-        asked = replace(models, target=name, draft=draft_of(name)), speculation, machine, sampling.temp
-        return opened(*asked, is_chat=True, note=note, keeps_prompts=how.prompt_cache is not False)
+        named = replace(models, target=name, draft=draft_of(name))
+        return opened(named, *asked, is_chat=True, note=note, keeps_prompts=how.prompt_cache is not False)
 
     history = conversation_file.folder() / "typed.jsonl"
     reader = TerminalReader(history, output.note) if on_terminal else PipeReader()
@@ -113,7 +120,7 @@ def chat(
             note(f"the system message is {target}'s in Ollama; /system none removes it")
         if on_terminal:
             way = way_to_draft(target) if models.draft is None else None
-            output.note(answer_report.chat_line(target, loop.model, sampling.temp, way))
+            output.note(answer_report.chat_line(target, loop.model, asked[-1], way))
         if last and (n := len(last.messages)):
             output.note(f"continuing a conversation of {n} messages; the last was: {last.question}")
         loop.run()

@@ -34,8 +34,6 @@ GLOSSARY = {
 }
 
 
-OPTIONS_HEADING = "Options"
-COMMANDS_HEADING = "Commands"
 # A dot that ends a sentence, unlike that of `llama.cpp` or `.png`.
 _SENTENCE = re.compile(r".*?[.?!](?=\s|$)", re.DOTALL)
 _NAMES_WIDTH = 26  # columns; a longer name has a line of its own
@@ -46,17 +44,20 @@ def _sections(command: Any, whole: bool) -> dict[str, list[tuple[str, str]]]:
     shown = [one for one in command.params if whole or not getattr(one, "hidden", False)]
     panels = by_panel(one for one in shown if one.param_type_name == "option")
     if not whole:
-        panels = {OPTIONS_HEADING: [one for options in panels.values() for one in options]}
-    sections = {
-        "Arguments": [(argument_name(one), one.help or "") for one in shown if one.param_type_name == "argument"],
-        **by_panel_of_commands(command),
-        **{panel: [(_names(one, whole), _told(one, whole)) for one in own] for panel, own in panels.items()},
-    }
+        panels = {"Options": [one for options in panels.values() for one in options]}
     n_hidden = len(command.params) - len(shown)
-    more = f"--help-all: {n_hidden} more options, and a glossary." if n_hidden else "--help-all ends with a glossary."
-    sections.setdefault(OPTIONS_HEADING, []).append(
-        ("-h, --help", "Show this page." if whole else f"Show this page. {more}")
-    )
+    more = f" --help-all: {n_hidden} more options, and a glossary." if n_hidden else " --help-all ends with a glossary."
+    sections = {
+        "Arguments": [(_argument_name(one), one.help or "") for one in shown if one.param_type_name == "argument"],
+        **by_panel_of_commands(command),
+        **{
+            panel: [
+                (spelling(one, whole), explanation(one) if whole else first_sentence(explanation(one))) for one in own
+            ]
+            for panel, own in panels.items()
+        },
+    }
+    sections.setdefault("Options", []).append(("-h, --help", f"Show this page.{'' if whole else more}"))
     sections["Examples"] = [(line, "") for line in examples(command)]
     sections["Glossary"] = list(GLOSSARY.items()) if whole else []
     return sections
@@ -83,20 +84,20 @@ def _wrapped(text: str, width: int, indent: str) -> str:
 def text_of(command: Any) -> list[str]:
     """The paragraphs of a command's help, without the examples."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
-    return [" ".join(paragraph.split()) for paragraph in paragraphs if not _is_example(paragraph)]
+    return [" ".join(paragraph.split()) for paragraph in paragraphs if not paragraph.startswith("    ")]
 
 
 def examples(command: Any) -> list[str]:
     """The lines of a command's help that are set in, as code is."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
-    return [line for paragraph in paragraphs if _is_example(paragraph) for line in dedent(paragraph).splitlines()]
+    return [line for paragraph in paragraphs if paragraph.startswith("    ") for line in dedent(paragraph).splitlines()]
 
 
 def by_panel(parameters: Iterable[Any]) -> dict[str, list[Any]]:
     """Options by the heading under which they stand."""
     panels: dict[str, list[Any]] = {}
     for one in parameters:
-        panels.setdefault(getattr(one, "rich_help_panel", None) or OPTIONS_HEADING, []).append(one)
+        panels.setdefault(getattr(one, "rich_help_panel", None) or "Options", []).append(one)
     return panels
 
 
@@ -105,7 +106,7 @@ def by_panel_of_commands(group: Any) -> dict[str, list[tuple[str, str]]]:
     panels: dict[str, list[tuple[str, str]]] = {}
     for name, command in getattr(group, "commands", {}).items():
         if not command.hidden:
-            panel = getattr(command, "rich_help_panel", None) or COMMANDS_HEADING
+            panel = getattr(command, "rich_help_panel", None) or "Commands"
             panels.setdefault(panel, []).append((name, first_sentence(text_of(command)[0])))
     return panels
 
@@ -115,18 +116,24 @@ def usage(command: Any) -> str:
     words = ["[OPTIONS]"] if any(one.param_type_name == "option" for one in command.params) else []
     for one in command.params:
         if one.param_type_name == "argument":
-            words.append(argument_name(one) if one.required else f"[{argument_name(one)}]")
+            words.append(_argument_name(one) if one.required else f"[{_argument_name(one)}]")
     return " ".join([*words, *(["COMMAND"] if hasattr(command, "commands") else [])])
 
 
-def argument_name(argument: Any) -> str:
-    """An argument as usage and helps have it."""
+def _argument_name(argument: Any) -> str:
     return str(argument.metavar or argument.name.upper())
 
 
-def spelling(option: Any) -> str:
-    """All names of an option, with what follows them: `--target, -m MODEL`."""
-    return _with_value(option, [*option.opts, *option.secondary_opts])
+def spelling(option: Any, whole: bool = True) -> str:
+    """The names of an option, with what follows them: `--target, -m MODEL`. whole: all of them, not one short and one
+    long name alone.
+    """
+    names = option.opts
+    if not whole:
+        short = [name for name in names if not name.startswith("--")][:1]
+        names = [*short, *[name for name in names if name.startswith("--")][:1]]
+    joined = ", ".join([*names, *option.secondary_opts])
+    return joined if option.is_flag else f"{joined} {option.metavar}"
 
 
 def explanation(option: Any) -> str:
@@ -144,28 +151,6 @@ def first_sentence(text: str) -> str:
     """The beginning of a text, up to the end of its first sentence."""
     found = _SENTENCE.match(text)
     return found[0] if found else text
-
-
-def _names(option: Any, whole: bool) -> str:
-    """The names of an option; the usual ones only, a short and a long one, unless `whole`."""
-    if whole:
-        return spelling(option)
-    short = [name for name in option.opts if not name.startswith("--")][:1]
-    long = [name for name in option.opts if name.startswith("--")][:1]
-    return _with_value(option, [*short, *long, *option.secondary_opts])
-
-
-def _told(option: Any, whole: bool) -> str:
-    return explanation(option) if whole else first_sentence(explanation(option))
-
-
-def _with_value(option: Any, names: list[str]) -> str:
-    joined = ", ".join(names)
-    return joined if option.is_flag else f"{joined} {option.metavar}"
-
-
-def _is_example(paragraph: str) -> bool:
-    return paragraph.startswith("    ")
 
 
 _LIST = "--help lists the options"

@@ -35,7 +35,7 @@ def demo(
         return
     from specrun.catalog.entries import catalog
     from specrun.cli.opening import opened
-    from specrun.demo import N_DRAFTED, Comparison, Outlook
+    from specrun.demo import N_DRAFTED, Comparison
     from specrun.hardware.memory import Memory
     from specrun.long_run import Run
     from specrun.views import demo_view
@@ -53,15 +53,17 @@ def demo(
             demo_view.show(first, first.write(interrupted))
     texts = [first]
     if first.is_streamed and Memory.read().available_bytes < shown.IN_RAM:
-        demo_view.say("There is no figure with all weights in RAM, because so much is not free")
+        output.stdout.print("There is no figure with all weights in RAM, because so much is not free")
     elif first.is_streamed:
         with opened(models, speculation, machine, temperature=0.0, is_measured=True) as model:
             texts.append(Comparison(model, _TOKENS_IN_RAM))
             with output.progress() as display, InterruptFlag() as interrupted:
                 for _ in texts[1].write(interrupted):
                     display("writing the same text with all weights in RAM")
-        demo_view.say(texts[1].beside)
-    demo_view.show_outlook(Outlook.by(texts, target, catalog()))
+        output.stdout.print(texts[1].beside)
+    sentence, expected = shown.outlook(texts, target, catalog())
+    output.stdout.print(sentence)
+    output.print_table(demo_view.outlook_table(expected))
 
 
 def _free_threads(watch: LoadWatch) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,15 +17,13 @@ if TYPE_CHECKING:
     from specrun.views.fitting_table import FittingTable
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+_JSON_HELP = "A JSON list of objects with check, status, detail and fix."
+_FORGET_HELP = "Delete what is kept of prompts that were read, and check nothing."
 
 
 def doctor(
-    json: Annotated[
-        bool, typer.Option("--json", help="A JSON list of objects with check, status, detail and fix.")
-    ] = False,
-    forget_prompts: Annotated[
-        bool, typer.Option("--forget-prompts", help="Delete what is kept of prompts that were read, and check nothing.")
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help=_JSON_HELP)] = False,
+    forget_prompts: Annotated[bool, typer.Option("--forget-prompts", help=_FORGET_HELP)] = False,
 ) -> int:
     """Find what makes specrun slow or fail here, and what mends it.
 
@@ -52,7 +50,7 @@ def doctor(
     return 1 if any(finding.status == "fail" for finding in findings) else 0
 
 
-def lines(findings: Iterable[Finding]) -> str:
+def lines(findings: Sequence[Finding]) -> str:
     """A line for each finding, and an indented one for what mends it: for pipes and files."""
     text = ""
     for finding in _told(findings):
@@ -61,7 +59,7 @@ def lines(findings: Iterable[Finding]) -> str:
     return text
 
 
-def as_table(findings: Iterable[Finding]) -> FittingTable:
+def as_table(findings: Sequence[Finding]) -> FittingTable:
     """A row for each finding, with what mends it below."""
     from rich.text import Text
 
@@ -74,14 +72,13 @@ def as_table(findings: Iterable[Finding]) -> FittingTable:
     return table
 
 
-def _told(findings: Iterable[Finding]) -> Iterator[Finding]:
+def _told(findings: Sequence[Finding]) -> Iterator[Finding]:
     """The findings for people: facts about llama.cpp that hold are one line, where the last of them stands."""
     from specrun.doctor import FACT, Finding
 
-    found = list(findings)
-    facts = [finding for finding in found if finding.check.startswith(FACT)]
+    facts = [finding for finding in findings if finding.check.startswith(FACT)]
     holding = [fact for fact in facts if fact.status == "ok"]
-    for finding in found:
+    for finding in findings:
         if finding not in holding:
             yield finding
         elif finding is holding[-1]:

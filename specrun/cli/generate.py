@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from specrun.errors import PromptError, UsageError
 from specrun.locations import typed
-from specrun.options.expand import expanded, flag, option
+from specrun.options.expand import argument, expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import PromptCache, SamplingOptions, System, Think
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import answer_report, output, plain_answer
 
+if TYPE_CHECKING:
+    from specrun.cli.many_prompts import Lines
+    from specrun.cli.prompt_input import PromptLine
+    from specrun.loading.many import Crowd
+
 _USUAL_BYTES = 2000  # of a prompt, where nobody knows yet how long they are
+_NO_MODEL = (
+    "no model is named, so the demo pair answers, which only continues Python code; name one with -m NAME "
+    "(`specrun models list` shows what fits this machine)"
+)
 
 
+# fmt: off
 @dataclass(frozen=True)
 class FormOptions:
     """What goes into the model and comes out of it, as the user gave it."""
@@ -30,32 +39,24 @@ class FormOptions:
     raw: bool = flag("Continue the prompt as it is, without the model's chat template.")
     jsonl: bool = flag('Read one {"prompt": ..., "id": ...} for each line, write one JSON object for each.')
     parallel: str = option(
-        "auto",
-        "N|auto",
-        "Texts of --jsonl that are written at a time, in shared passes. auto: as many as have room.",
-        "-np",
-        usual=False,
+        "auto", "N|auto", "Texts of --jsonl that are written at a time, in shared passes. auto: as many as have room.",
+        "-np", usual=False
     )
     output: Path | None = option(
-        None,
-        "FILE",
-        "Append each answer of --jsonl to a file; the same command leaves out what is there.",
-        "-o",
-        usual=False,
+        None, "FILE", "Append each answer of --jsonl to a file; the same command leaves out what is there.", "-o",
+        usual=False
     )
     as_ready: bool = flag("Write the answers of --jsonl when they are ready, in any order.", usual=False)
     think: Think = "show"
     prompt_cache: PromptCache = None
     json: bool = flag("Write a JSON object with text, counts and statistics.")
     stats: bool = flag("Write statistics to stderr at the end.")
+# fmt: on
 
 
 @expanded
 def generate(
-    text: Annotated[
-        str | None,
-        typer.Argument(metavar="PROMPT", help="The prompt; what is piped in becomes a part of it.", show_default=False),
-    ] = None,
+    text: Annotated[str | None, argument("PROMPT", "The prompt; what is piped in becomes a part of it.")] = None,
     *,
     models: ModelOptions,
     form: FormOptions,
@@ -71,84 +72,70 @@ def generate(
         echo 'def read_config(path):' | specrun generate --max-tokens 64 --stats
         specrun generate "A limerick about trees" --target qwen-14b
     """
-    if form.json and form.jsonl:
-        raise UsageError("--json and --jsonl exclude each other; choose one")
-    if text is not None and form.prompt is not None:
-        raise UsageError("the prompt is there twice, with --prompt and without; give it once")
+    _check(form, text)
     given = form.prompt if text is None else text
-    given = given and typed(given, "the prompt", PromptError)
     from specrun.cli import prompt_input
+    from specrun.cli.many_prompts import answers_to, write_lines
     from specrun.cli.opening import opened
     from specrun.decoding.prompt_states import FEWEST
     from specrun.decoding.request import make_request
     from specrun.llama import chat_template
-    from specrun.loading.many import Crowd, usual_bytes
 
     # All input is read before the model is loaded, so that mistakes in it are reported at once.
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
-    request = make_request(sampling)
-    crowd: Crowd | None = None
-    if form.jsonl:
-        n = _parallel(form.parallel)
-        if form.output and str(form.output) == prompt_input.STDIN:
-            raise UsageError("without --output the answers go to stdout; name a file, or leave it out")
-        if form.output and form.as_ready:
-            raise UsageError("--output has each answer as soon as it is ready; leave --as-ready out")
-        from specrun.cli.many_prompts import Lines, answers_to, write_lines
-
-        lines = Lines(prompt_input.read_lines(given, form.file or []))
-        known = lines.all()
-        if given and known == []:
-            raise PromptError("the argument stands before each prompt, and there is no line; give lines on stdin or -f")
-        if known == []:
-            output.note('there is no line; --jsonl reads objects such as {"prompt": "..."} from stdin or -f')
-            return 0
-        if n != 1:
-            sizes = [len(line.prompt.encode(errors="replace")) for line in known or () if not line.error]
-            usual = usual_bytes(sizes, _USUAL_BYTES) + len((form.system or "").encode(errors="replace"))
-            crowd = Crowd(None if known is None else len(known), usual, request.max_tokens, n)
-    else:
-        _check_alone(form)
-        prompt = prompt_input.read_text(given, form.file or [])
+    request, parallel = make_request(sampling), _parallel(form)
+    prompt, lines, known = _read(form, given and typed(given, "the prompt", PromptError))
+    if known == []:
+        output.note('there is no line; --jsonl reads objects such as {"prompt": "..."} from stdin or -f')
+        return 0
     if models.target is None:
-        output.hint(
-            "no model is named, so the demo pair answers, which only continues Python code; name one with -m NAME "
-            "(`specrun models list` shows what fits this machine)"
-        )
+        output.hint(_NO_MODEL)
     if not form.raw:
         chat_template.prepare()
-    further: dict[str, Any] = {"is_fixed": True, "crowd": crowd, "keeps_prompts": _keeps_prompts(form)}
+    # What is piped in as it is may be anything. Many prompts share their beginnings in another way.
+    keeps = not (form.jsonl or (form.raw and not prompt_input.is_terminal()))
+    further: dict[str, Any] = {"keeps_prompts": keeps if form.prompt_cache is None else form.prompt_cache}
+    if lines and parallel != 1:
+        further["crowd"] = _crowd(known, form.system, request.max_tokens, parallel)
     with ExitStack() as stack:
         # What is wrong with the file of answers is told before the model is loaded.
-        answers = stack.enter_context(answers_to(form.output, form.as_ready, known)) if form.jsonl else None
-        model = stack.enter_context(opened(models, speculation, machine, sampling.temp, **further))
+        answers = stack.enter_context(answers_to(form.output, form.as_ready, known)) if lines else None
+        model = stack.enter_context(opened(models, speculation, machine, sampling.temp, is_fixed=True, **further))
         if model.prompt_states:
             model.prompt_states.least = FEWEST  # nobody goes on with its answer
         output.hint(f"plan: {answer_report.plan_words(model.plans.at(sampling.temp), sampling.temp)}")
         if model.llama_model.chat_template is None and not form.raw:
             output.note("the model has no chat template, so the prompt is continued as it is; see --chat-template")
         writer = plain_answer.AnswerWriter(model, request, form.raw, form.system, form.think, form.stats)
-        if answers:
+        if lines and answers:
             made_from = (request, form.raw, form.system, form.think == "off")
             return write_lines(model, writer, lines, known, answers, made_from)
-        return writer.write_object(prompt) if form.json else writer.write_text(prompt)
+        return writer.write(prompt, form.json)
 
 
-def _keeps_prompts(form: FormOptions) -> bool:
-    """Whether what is read is kept on disk. What is piped in as it is may be anything, and is seldom asked twice. Many
-    prompts share their beginnings in another way.
-    """
-    from specrun.cli import prompt_input
+def _check(form: FormOptions, text: str | None) -> None:
+    """Raise UsageError for options that exclude each other."""
+    if form.json and form.jsonl:
+        raise UsageError("--json and --jsonl exclude each other; choose one")
+    if text is not None and form.prompt is not None:
+        raise UsageError("the prompt is there twice, with --prompt and without; give it once")
+    of_many = {
+        "--parallel": form.parallel != "auto", "--output": form.output is not None, "--as-ready": form.as_ready,
+    }  # fmt: skip
+    for name, is_given in of_many.items():
+        if is_given and not form.jsonl:
+            raise UsageError(f"{name} is for many prompts; give them as lines of JSON with --jsonl")
+    if form.output and str(form.output) == "-":
+        raise UsageError("without --output the answers go to stdout; name a file, or leave it out")
+    if form.output and form.as_ready:
+        raise UsageError("--output has each answer as soon as it is ready; leave --as-ready out")
 
-    if form.prompt_cache is None:
-        return not (form.jsonl or (form.raw and not prompt_input.is_terminal()))
-    return form.prompt_cache
 
-
-def _parallel(given: str) -> int | None:
+def _parallel(form: FormOptions) -> int | None:
     """The number that `--parallel` names; None for `auto`. Raises UsageError for anything else."""
     from specrun.loading.many import MOST_TEXTS
 
+    given = form.parallel
     if given == "auto":
         return None
     if not (given.isascii() and given.isdigit() and 1 <= int(given) <= MOST_TEXTS):
@@ -156,12 +143,25 @@ def _parallel(given: str) -> int | None:
     return int(given)
 
 
-def _check_alone(form: FormOptions) -> None:
-    """Raise UsageError for options that are for many prompts, where there is one."""
-    for name, is_given in (
-        ("--parallel", form.parallel != "auto"),
-        ("--output", form.output is not None),
-        ("--as-ready", form.as_ready),
-    ):
-        if is_given:
-            raise UsageError(f"{name} is for many prompts; give them as lines of JSON with --jsonl")
+def _read(form: FormOptions, given: str | None) -> tuple[str, Lines | None, Sequence[PromptLine] | None]:
+    """The prompt; or lines of prompts, and all of them, None if more may come. Raises PromptError."""
+    from specrun.cli import prompt_input
+    from specrun.cli.many_prompts import Lines
+
+    files = form.file or []
+    if not form.jsonl:
+        return prompt_input.read_text(given, files), None, None
+    lines = Lines(prompt_input.read_lines(given, files))
+    known = lines.all()
+    if given and known == []:
+        raise PromptError("the argument stands before each prompt, and there is no line; give lines on stdin or -f")
+    return "", lines, known
+
+
+def _crowd(known: Sequence[PromptLine] | None, system: str | None, max_tokens: int | None, n: int | None) -> Crowd:
+    """What is known of the texts to come. n: as `_parallel` has it."""
+    from specrun.loading.many import Crowd, usual_bytes
+
+    sizes = [len(line.prompt.encode(errors="replace")) for line in known or () if not line.error]
+    usual = usual_bytes(sizes, _USUAL_BYTES) + len((system or "").encode(errors="replace"))
+    return Crowd(None if known is None else len(known), usual, max_tokens, n)

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from specrun.display_text import size_text
 from specrun.errors import INTERRUPTED_EXIT_CODE, ModelFileError, UsageError, disk_errors
 from specrun.interrupts import InterruptFlag
-from specrun.options.expand import complete_here, expanded, flag, option
+from specrun.options.expand import argument, complete_here, expanded, flag, option
 from specrun.views import output
 
 if TYPE_CHECKING:
@@ -39,12 +37,7 @@ class DraftOptions:
 
 @expanded
 def make_draft(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="TARGET", help=_TARGET_HELP, show_default=False, autocompletion=complete_here),
-    ] = None,
-    *,
-    how: DraftOptions,
+    target: Annotated[str | None, argument("TARGET", _TARGET_HELP, complete_here)] = None, *, how: DraftOptions
 ) -> int:
     """Make a draft from the target's own file, with fewer bits per weight and fewer layers. Downloads nothing.
 
@@ -58,25 +51,15 @@ def make_draft(
     from specrun.catalog import embedded, resolve
 
     path = embedded.TARGET if target is None else resolve.local_path(target)
-    if how.forget:
-        if how.types or how.keep_layers or how.file or how.json:
-            raise UsageError("--forget takes no other option")
-        if not path.exists():
-            raise ModelFileError(f"{path}: no such file; give the target whose draft to forget")
-        if not forget_draft(path):
-            raise UsageError(f"no draft was made from {path.name}; `specrun models make-draft` makes one")
-        return 0
-    return _make(path, target, how)
-
-
-def _usual_draft(target: str | None) -> tuple[Path | None, str]:
-    """File and name of the draft that is used if none was made; None for a file that is not on this machine."""
-    from specrun.catalog import embedded, resolve
-
-    if target is None or embedded.is_meant(target):
-        return embedded.DRAFT, "the embedded draft"
-    draft = resolve.choose(target, None, may_fetch=False).draft
-    return (draft.path, draft.name) if draft else (None, "")
+    if not how.forget:
+        return _make(path, target, how)
+    if how.types or how.keep_layers or how.file or how.json:
+        raise UsageError("--forget takes no other option")
+    if not path.exists():
+        raise ModelFileError(f"{path}: no such file; give the target whose draft to forget")
+    if not forget_draft(path):
+        raise UsageError(f"no draft was made from {path.name}; `specrun models make-draft` makes one")
+    return 0
 
 
 def forget_draft(target: Path, kind: Kind = "draft") -> bool:
@@ -107,12 +90,17 @@ def forget_head(target: Path) -> bool:
 
 def _make(path: Path, name: str | None, how: DraftOptions) -> int:
     """Make the draft and print the result. Returns the exit code. name: what the user calls the target, if anything."""
+    from specrun.catalog import embedded, resolve
     from specrun.long_run import Run
     from specrun.making import make
 
     type_names = make.parse_types(how.types) if how.types is not None else None
     shares = make.parse_shares(how.keep_layers) if how.keep_layers is not None else None
-    usual, usual_name = _usual_draft(name)
+    usual: Path | None = embedded.DRAFT  # what drafts if none was made
+    usual_name = "the embedded draft"
+    if name is not None and not embedded.is_meant(name):
+        draft = resolve.choose(name, None, may_fetch=False).draft
+        usual, usual_name = (draft.path, draft.name) if draft else (None, "")
     # A KeyboardInterrupt raised while llama.cpp calls back to log would be lost; the flag is checked between passes.
     with output.progress() as progress, InterruptFlag() as interrupted:
         try:
@@ -125,12 +113,6 @@ def _make(path: Path, name: str | None, how: DraftOptions) -> int:
         output.write_json(result.as_json())
     else:
         output.print_table(_table(result, usual_name))
-    _print_notes(result, name, usual_name)
-    return 0
-
-
-def _print_notes(result: Result, name: str | None, usual: str) -> None:
-    """Explain the result. name: as `_make` has it. usual: name of the draft used before."""
     assert result.best.quality
     best = result.best.quality.speedup
     if result.remark:
@@ -138,10 +120,12 @@ def _print_notes(result: Result, name: str | None, usual: str) -> None:
     if best <= 1:
         output.note(f"none is expected to beat plain decoding (the best: {best:.2f} times as fast)")
     if result.rival and result.rival.speedup > best:
-        output.note(f"{usual} is expected to be faster ({result.rival.speedup:.2f} times); --forget goes back to it")
+        better = f"{usual_name} is expected to be faster ({result.rival.speedup:.2f} times)"
+        output.note(f"{better}; --forget goes back to it")
     output.note(f"kept as {result.path}; it drafts from now on unless --draft is given (--forget ends that)")
     target = f" --target {shlex.quote(name)}" if name else ""
     output.note(f"`specrun tune{target}` measures the real speed and finds the best plan")
+    return 0
 
 
 def _table(result: Result, usual: str) -> FittingTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from specrun.cli.command import Command, Group
 from specrun.cli.make_draft import forget_draft, forget_head, make_draft
 from specrun.display_text import one_line, size_text
 from specrun.errors import MissingModelError, UsageError
-from specrun.options.expand import complete_fetchable, complete_here, complete_targets
+from specrun.options.expand import argument, complete_fetchable, complete_here, complete_targets
 from specrun.views import output
 
 if TYPE_CHECKING:
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
 app = typer.Typer(name="models", cls=Group, invoke_without_command=True)
 command = partial(app.command, cls=Command)
 
-_names = partial(typer.Argument, metavar="NAME...", help="Aliases, ALIAS:QUANT, org/repo:QUANT or org/repo/file.gguf.")
-FetchedNames = Annotated[list[str], _names(autocompletion=complete_fetchable)]
-LocalNames = Annotated[list[str], _names(autocompletion=complete_here)]
-_NAME_HELP = "Alias, ALIAS:QUANT, org/repo:QUANT, or a path."
-Name = Annotated[str, typer.Argument(metavar="NAME", help=_NAME_HELP, autocompletion=complete_here)]
+_names = partial(argument, "NAME...", "Aliases, ALIAS:QUANT, org/repo:QUANT or org/repo/file.gguf.")
+FetchedNames = Annotated[list[str], _names(complete_fetchable)]
+LocalNames = Annotated[list[str], _names(complete_here)]
+Name = Annotated[str, argument("NAME", "Alias, ALIAS:QUANT, org/repo:QUANT, or a path.", complete_here)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -94,7 +94,8 @@ def pull(
     from specrun.cli import pulling
 
     missing = []
-    for name, (model, path) in zip(names, map(_on_hub, names), strict=True):
+    for name in names:
+        model, path = _on_hub(name)
         if path is None:
             missing.append(model)
         else:
@@ -104,8 +105,7 @@ def pull(
     if remote and not fetcher.fetch(remote, dry_run) and not dry_run:
         raise MissingModelError(f"{' and '.join(model.name for model in remote)} not fetched, because you declined")
     if json:
-        by_name = {model.name: model for model in remote}
-        output.write_json([_pulled(name, by_name) for name in names])
+        output.write_json([_pulled(name, remote) for name in names])
     elif not dry_run:
         for name in names:
             output.write(f"{_path(name)}\n")
@@ -124,7 +124,7 @@ def path(name: Name) -> None:
 @command("rm")
 def remove(names: LocalNames, yes: Yes = False) -> None:
     """Delete models from the Hugging Face cache, which other programs share, and the drafts and heads made of them."""
-    from specrun.catalog import cache
+    from specrun.catalog import cache, made
     from specrun.cli import pulling
 
     cached = []
@@ -138,7 +138,8 @@ def remove(names: LocalNames, yes: Yes = False) -> None:
     if not yes:
         if not pulling.can_ask():
             raise UsageError("rm cannot ask here whether to delete; add --yes to delete without asking")
-        also = " and what was made of it" if any(map(_has_drafts, cached)) else ""
+        has_drafts = (made.find(path) or made.find(path, "head") for *_, path in cached)
+        also = " and what was made of it" if any(has_drafts) else ""
         if not pulling.confirmed(f"Delete {', '.join(names)}{also}?", default=False):
             return
     for name, repo, path in cached:
@@ -152,25 +153,18 @@ def remove(names: LocalNames, yes: Yes = False) -> None:
 def info(name: Name, json: Json = False) -> None:
     """Describe a model: parameters, layers, quantization mix, context, tokenizer, needed memory. Loads no weights."""
     from specrun.catalog import info, resolve
+    from specrun.views.fitting_table import facts as table_of
 
     facts = info.facts(resolve.locate(name))
     if json:
         output.write_json(facts)
     else:
-        output.print_facts((label, one_line(text)) for label, text in info.lines(facts))
+        output.print_table(table_of((label, one_line(text)) for label, text in info.lines(facts)))
 
 
 @command("pairs")
 def list_pairs(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TARGET",
-            help="By default all models on this machine.",
-            show_default=False,
-            autocompletion=complete_targets,
-        ),
-    ] = None,
+    target: Annotated[str | None, argument("TARGET", "By default all models that are here.", complete_targets)] = None,
     json: Json = False,
 ) -> None:
     """List which drafts of the catalog and of this machine fit a target, and why the others do not.
@@ -206,13 +200,6 @@ def list_pairs(
     output.print_table(table)
 
 
-def _has_drafts(cached: tuple[str, str, Path]) -> bool:
-    from specrun.catalog import made
-
-    target = cached[2]
-    return bool(made.find(target) or made.find(target, "head"))
-
-
 def _on_hub(name: str) -> tuple[HubName, Path | None]:
     """What a name means on the hub, and the path of the cached model or None. Raises UsageError for a path."""
     from specrun.catalog import embedded, ollama
@@ -237,12 +224,12 @@ def _path(name: str) -> Path:
     return path
 
 
-def _pulled(name: str, remote: dict[str, RemoteModel]) -> dict[str, Any]:
+def _pulled(name: str, remote: Iterable[RemoteModel]) -> dict[str, Any]:
     from specrun.catalog.resolve import locate
 
     model = locate(name)
     facts: dict[str, Any] = {"name": name, "path": str(model.path) if model.path else None}
-    if pulled := remote.get(model.name):
+    if pulled := next((one for one in remote if one.name == model.name), None):
         facts |= {key: getattr(pulled, key) for key in ("repo", "commit", "bytes", "licence")}
         facts["files"] = [file.name for file in pulled.files]
     return facts

@@ -1,16 +1,18 @@
-"""Loads the models of a command, and tells the user what they should know before the first text; and which model
-answers a conversation for which the user named none: one that is here, or one to download.
+"""Loads the models of a command, and tells the user what they should know before the first text; and asks which model
+answers a conversation for which the user named none.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from specrun import kept_facts
@@ -182,21 +184,16 @@ def _groups() -> dict[str, list[Offer]]:
 def _menu(groups: dict[str, list[Offer]]) -> Table:
     from specrun.views.models_table import PLACES, about_rate
 
-    table = Table.grid(padding=(0, 2))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
-    for right in (True, False, True):
-        table.add_column(justify="right" if right else "left", no_wrap=True)
-    table.add_column(overflow="fold")
+    right, words = partial(Column, justify="right", no_wrap=True), partial(Column, overflow="fold")
+    table = Table.grid(right(), words(), right(), Column(no_wrap=True), right(), words(), padding=(0, 2))
     table.add_row("", "", "size", "fits", "tok/s", style="dim")
-    number = 0
+    numbers = itertools.count(1)
     for heading, offers in groups.items():
         table.add_row("", heading, style="dim")
         for offer in offers:
-            number += 1
             size = size_text(offer.n_bytes) if offer.n_bytes else ""
             fits = (PLACES[offer.fit.fits], about_rate(offer.fit.tokens_per_second)) if offer.fit else ("", "")
-            table.add_row(str(number), Text(one_line(offer.name)), size, *fits, offer.about)
+            table.add_row(str(next(numbers)), Text(one_line(offer.name)), size, *fits, offer.about)
     return table
 
 
@@ -213,8 +210,8 @@ def _downloads(catalog: Iterable[Entry], fits: LocalFits, here: set[str]) -> Ite
                 sized.append(entry.alias)
                 break
         least = most
-    words = dict.fromkeys(sized[-1:], "the best that fits")
-    words = dict.fromkeys(sized[:-1][:1], "small and quick") | words
+    words = {sized[0]: "small and quick"} if len(sized) > 1 else {}
+    words |= dict.fromkeys(sized[-1:], "the best that fits")
     for entry, found in missing.values():
         if entry.recommended and found.fits != "no" and (entry.expected_bytes or 0) <= free:
             words[entry.alias] = f"recommended, draft {entry.drafts[0]}" if entry.drafts else "recommended"

@@ -4,28 +4,21 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from specrun.cli.command import Command, Group
 from specrun.errors import UsageError
-from specrun.locations import parse_json, read_bytes
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import Temperature, TokenOptions, sampling_parameters
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import output
 
-if TYPE_CHECKING:
-    from specrun.bench.rows import BenchSettings
 
-bench_app = typer.Typer(name="bench", cls=Group, invoke_without_command=True)
-
-
+# fmt: off
 @dataclass(frozen=True)
 class BenchOptions:
     """What is measured and how it is shown, as the user gave it."""
@@ -35,22 +28,17 @@ class BenchOptions:
     )
     prompts: Path | None = option(None, "FILE", 'Your own prompts: JSONL of {"prompt"}, or MT-bench\'s question.jsonl.')
     methods: str = option(
-        "chain,tree,auto",
-        "LIST",
-        "Rows besides off: chain, tree, auto, names of `specrun methods`, or all.",
+        "chain,tree,auto", "LIST", "Rows besides off: chain, tree, auto, names of `specrun methods`, or all."
     )
     sweep: bool = flag("Measure each row's method on a grid of budgets and depths instead.", usual=False)
     budgets: str | None = option(None, "LIST", "The grid's budgets: nodes of a tree, such as 4,16,64.", usual=False)
     depths: str | None = option(None, "LIST", "The grid's depths: drafted tokens on a path, such as 4,8.", usual=False)
     repeat: int = option(3, "N", "Repetitions of every row.")
     raw: bool = flag("No chat template: continue the prompts as they are.")
-    form: Literal["table", "md", "csv", "json", "jsonl"] = option(
-        "table", "table|md|csv|json|jsonl", "Format of the result on stdout.", "--output", "-o"
+    form: Literal["table", "md", "json"] = option(
+        "table", "table|md|json", "Format of the result on stdout.", "--output", "-o"
     )
-
-    @property
-    def is_sweep(self) -> bool:
-        return self.sweep or bool(self.budgets or self.depths)
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -61,16 +49,8 @@ class BenchSampling(TokenOptions):
     max_tokens: int = option(64, "N", "Tokens of every answer.", "-n")
 
 
-@bench_app.callback()
 @expanded
-def bench(
-    context: typer.Context,
-    *,
-    models: ModelOptions,
-    what: BenchOptions,
-    sampling: BenchSampling,
-    machine: MachineOptions,
-) -> None:
+def bench(*, models: ModelOptions, what: BenchOptions, sampling: BenchSampling, machine: MachineOptions) -> None:
     """Measure plans against plain decoding, on your own pair.
 
     The best chain and the best tree are chosen on the first prompt of each kind, which is also the warm-up, and all
@@ -79,61 +59,39 @@ def bench(
         specrun bench --target qwen-14b
         specrun bench --target qwen-14b --kinds code --methods tree,auto
     """
-    if context.invoked_subcommand:
-        return
-    from specrun.bench import bench_prompts
+    from specrun.bench import bench_prompts, rows
     from specrun.bench.runner import Bench
     from specrun.cli.opening import opened
     from specrun.long_run import Run
     from specrun.views import measurements
 
-    settings = _settings(what, sampling)
-    if what.prompts:
-        texts = bench_prompts.load(what.prompts)
-    else:
-        texts = bench_prompts.shipped(_listed(what.kinds, bench_prompts.KINDS, "--kinds"))
-    speculation = SpeculationOptions(learn=False)
-    largest = settings.largest_plan(what.is_sweep)
-    asked = models, speculation, machine, sampling.temp
-    with opened(*asked, largest=largest, is_fixed=True, is_measured=True) as model, output.progress() as display:
-        if model.exactness.is_exact and not machine.exact:
-            output.note(str(model.exactness))
-        runner = Bench(model, settings, Run(display, output.note))
-        rows = runner.sweep(texts) if what.is_sweep else runner.run(texts)
-    if what.form == "table":
-        output.print_table(measurements.bench_table(rows))
-    else:
-        output.write(measurements.bench_text(rows, what.form))
-
-
-@bench_app.command(cls=Command)
-def compare(
-    before: Annotated[Path, typer.Argument(metavar="A.json")], after: Annotated[Path, typer.Argument(metavar="B.json")]
-) -> None:
-    """Set two results of `specrun bench -o json` side by side."""
-    from specrun.views import measurements
-
-    lines = measurements.compared(_read_rows(before), _read_rows(after))
-    if not lines:
-        raise UsageError(f"{before} and {after} have no row in common")
-    output.write(measurements.markdown_table(measurements.COMPARE_HEAD, lines))
-
-
-def _settings(what: BenchOptions, sampling: BenchSampling) -> BenchSettings:
-    from specrun.bench import rows
-
-    methods = rows.ALL if what.methods == "all" else _listed(what.methods, rows.NAMES, "--methods")
     if what.repeat < 1 or sampling.max_tokens < 2:
         raise UsageError("--repeat must be 1 or more and --max-tokens 2 or more")
-    return rows.BenchSettings(
+    settings = rows.BenchSettings(
         sampling_parameters(sampling, sampling.temp),
         sampling.max_tokens,
         what.repeat,
-        methods,
+        rows.ALL if what.methods == "all" else _listed(what.methods, rows.NAMES, "--methods"),
         _numbers(what.budgets, "--budgets", 2) if what.budgets else rows.SWEEP_BUDGETS,
         _numbers(what.depths, "--depths", 1) if what.depths else rows.SWEEP_DEPTHS,
         what.raw,
     )
+    if what.prompts:
+        texts = bench_prompts.load(what.prompts)
+    else:
+        texts = bench_prompts.shipped(_listed(what.kinds, bench_prompts.KINDS, "--kinds"))
+    is_sweep = what.sweep or bool(what.budgets or what.depths)
+    asked = models, SpeculationOptions(learn=False), machine, sampling.temp
+    largest = settings.largest_plan(is_sweep)
+    with opened(*asked, largest=largest, is_fixed=True, is_measured=True) as model, output.progress() as display:
+        if model.exactness.is_exact and not machine.exact:
+            output.note(str(model.exactness))
+        runner = Bench(model, settings, Run(display, output.note))
+        found = runner.sweep(texts) if is_sweep else runner.run(texts)
+    if what.form == "table":
+        output.print_table(measurements.bench_table(found))
+    else:
+        output.write(measurements.bench_text(found, what.form))
 
 
 def _listed(text: str, allowed: tuple[str, ...], option: str) -> tuple[str, ...]:
@@ -148,14 +106,6 @@ def _numbers(text: str, option: str, least: int) -> tuple[int, ...]:
     if not all(map(str.isdecimal, parts)) or min(map(int, parts)) < least:
         raise UsageError(f"{option} is a list of numbers from {least} on, such as 4,16; got {text}")
     return tuple(dict.fromkeys(map(int, parts)))
-
-
-def _read_rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        rows = parse_json(read_bytes(path, UsageError))
-        return [row for row in rows if row["kind"] and row["method"] and row["tokens_per_second"] and row["ratio"]]
-    except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{path} is not a result of `specrun bench -o json`") from error
 
 
 _KINDS = {
@@ -174,8 +124,7 @@ def methods(json: Annotated[bool, typer.Option("--json", help="A JSON list of ob
 
     if json:
         keys = ("name", "paper", "kind", "needs", "lossless", "pays")
-        objects = [{key: getattr(method, key) for key in keys} for method in METHODS.values()]
-        output.write(jsonlib.dumps(objects, indent=1) + "\n")
+        output.write_json([{key: getattr(method, key) for key in keys} for method in METHODS.values()])
         return
     table = output.table("name", "pays", "needs", "paper", optional=("paper",))
     for kind in dict.fromkeys(method.kind for method in METHODS.values()):

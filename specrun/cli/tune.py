@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from specrun.tuning.tuner import EffortName
 
 _NO_PROFILE = "no profile of this pair on this machine; `specrun tune` makes one"
-
-
 _option = partial(option, rich_help_panel="Profiles")
 _flag = partial(flag, rich_help_panel="Profiles")
 

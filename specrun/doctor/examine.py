@@ -23,7 +23,6 @@ def examine(show: Callable[[str], None], debug: bool = False) -> Iterator[Findin
     """
     show("watching what else runs")
     load = machine.watched()  # before anything of our own runs
-    asked = machine.HubCheck()
     show("asking llama.cpp what it was compiled with")
     try:
         build = probe.read_build(debug)
@@ -41,7 +40,7 @@ def examine(show: Callable[[str], None], debug: bool = False) -> Iterator[Findin
     model = folders.largest_model()
     yield folders.disk_rate(Storage.read(model) if model else None)
     show("waiting for the hub")
-    yield asked.finding()
+    yield machine.hub()
 
 
 def _of_build(build: probe.Build, show: Callable[[str], None], debug: bool) -> Iterator[Finding]:

@@ -56,12 +56,12 @@ def writing(folder: Folder) -> Finding:
     except OSError as error:
         return Finding(check, "fail", f"{folder.path} cannot be written: {error.strerror}", elsewhere)
     detail = f"{folder.path}, {size_text(free)} free"
+    if free >= max(_FULL, folder.enough):
+        return Finding(check, "ok", detail)
     space = f"free some (`specrun models list --here` shows models), or set {elsewhere}"
     if free < _FULL:
         return Finding(check, "fail", f"{detail}; nothing can be saved there", space)
-    if free < folder.enough:
-        return Finding(check, "warn", f"{detail}; {size_text(folder.enough)} should be", space)
-    return Finding(check, "ok", detail)
+    return Finding(check, "warn", f"{detail}; {size_text(folder.enough)} should be", space)
 
 
 def largest_model() -> Path | None:
@@ -93,20 +93,17 @@ def facts_kept(surroundings: Mapping[str, Any]) -> list[Finding]:
     for profile in profiles:
         if changed := profile_files.changed_parts(profile.of, surroundings):
             stale.append(f"{' with '.join(filter(None, profile.value['pair'].values()))} ({changed} changed since)")
-    good = len(profiles) - len(stale)
+    fitting = Finding("profiles", "ok", str(len(profiles) or "none; `specrun tune` makes one, which makes runs faster"))
     if stale:
-        detail = f"{good} of {len(profiles)} fit; not used any more: {_listed(stale)}"
+        detail = f"{len(profiles) - len(stale)} of {len(profiles)} fit; not used any more: {_listed(stale)}"
         fitting = Finding("profiles", "warn", detail, "`specrun tune` with the same models measures them again")
-    else:
-        detail = f"{good}" if good else "none; `specrun tune` makes one, which makes runs faster"
-        fitting = Finding("profiles", "ok", detail)
     known = (f"{kept_facts.KINDS[kind]} ({len(facts)})" for kind, facts in kept.items() if facts)
     detail = f"in {locations.data_dir()}: {', '.join(known) or 'none'}"
     damaged = [str(fact) for facts in kept.values() for fact in facts if isinstance(fact, Path)]
-    if damaged:
-        detail += f"; {len(damaged)} cannot be read, as files of an older specrun: {_listed(damaged)}"
-        return [fitting, Finding("kept facts", "warn", detail, f"rm {' '.join(map(repr, damaged))}")]
-    return [fitting, Finding("kept facts", "ok", detail)]
+    if not damaged:
+        return [fitting, Finding("kept facts", "ok", detail)]
+    detail += f"; {len(damaged)} cannot be read, as files of an older specrun: {_listed(damaged)}"
+    return [fitting, Finding("kept facts", "warn", detail, f"rm {' '.join(map(repr, damaged))}")]
 
 
 def kept_prompts() -> Finding:

@@ -81,7 +81,9 @@ def devices(
 
 
 def _device(device: Device, gpus: Sequence[Device], run_layer: Callable[[int | None], float], fix: str) -> Finding:
-    check, what = f"device {device.name}", _described(device)
+    check, what = f"device {device.name}", device.description
+    if device.kind != "CPU" and device.total_bytes:  # RAM has a line of its own
+        what += f", {size_text(device.free_bytes)} of {size_text(device.total_bytes)} free"
     if device not in gpus and device.kind != "CPU":
         return Finding(check, "ok", f"{what}; llama.cpp puts no layers there")
     try:
@@ -94,9 +96,3 @@ def _device(device: Device, gpus: Sequence[Device], run_layer: Callable[[int | N
         see = "`nvidia-smi`" if device.backend == "CUDA" else "`nvtop`"
         return Finding(check, "warn", f"{what}; others hold most of its memory", f"end what {see} lists")
     return Finding(check, "ok", what)
-
-
-def _described(device: Device) -> str:
-    if device.kind == "CPU" or not device.total_bytes:
-        return device.description  # its memory has a line of its own
-    return f"{device.description}, {size_text(device.free_bytes)} of {size_text(device.total_bytes)} free"

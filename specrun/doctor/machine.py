@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from specrun.catalog.hub import address, is_offline
@@ -55,17 +56,13 @@ def lock_limit(proc: Path = _PROC) -> int | None:
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return None if limit == resource.RLIM_INFINITY or _is_above_limits(proc) else limit
-
-
-def _is_above_limits(proc: Path) -> bool:
-    try:
+    is_above = False
+    with suppress(OSError):  # macOS
         status = (proc / "status").read_text("utf-8", "replace")
+        capabilities = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
         users = (proc / "uid_map").read_text("utf-8").split()
-    except OSError:  # macOS
-        return False
-    capabilities = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
-    return bool(int(capabilities, 16) >> _CAP_IPC_LOCK & 1) and users == _ALL_USERS
+        is_above = bool(int(capabilities, 16) >> _CAP_IPC_LOCK & 1) and users == _ALL_USERS
+    return None if is_above or limit == resource.RLIM_INFINITY else limit
 
 
 def cpu_quota(quota: float | None, n_cores: int) -> Finding:
@@ -99,29 +96,24 @@ def other_load(load: OtherLoad, wanted: int) -> Finding:
     return Finding("other load", "warn", f"{detail}, so that {threads}", fix)
 
 
-class HubCheck:
-    """Asks the hub from the moment that it is made, while other checks run."""
+def hub() -> Finding:
+    """Whether the hub answers, which is waited for two seconds."""
+    if is_offline():
+        return Finding("hub", "ok", "not asked, because HF_HUB_OFFLINE is set; models that are here can be used")
+    failures = [f"no answer from {address()} within {_HUB_SECONDS:g} seconds"]
 
-    def __init__(self) -> None:
-        self._failure: str | None = f"no answer from {address()} within {_HUB_SECONDS:g} seconds"
-        # A system's resolver may take longer than any limit that we set, and must not keep the command from ending.
-        self._thread = threading.Thread(target=self._ask, daemon=True)
-        if not is_offline():
-            self._thread.start()
-
-    def _ask(self) -> None:
+    def ask() -> None:
         try:
             ask_whether_there(_HUB_SECONDS)
-            self._failure = None
+            failures.clear()
         except HubError as error:
-            self._failure = str(error)
+            failures[:] = [str(error)]
 
-    def finding(self) -> Finding:
-        """What it found. Waits for an answer, if that has not come yet."""
-        if is_offline():
-            return Finding("hub", "ok", "not asked, because HF_HUB_OFFLINE is set; models that are here can be used")
-        self._thread.join(_HUB_SECONDS)
-        if self._failure is None:
-            return Finding("hub", "ok", f"{address()} answers")
-        fix = f"check the network, the proxy and HF_ENDPOINT: `curl -I {address()}`"
-        return Finding("hub", "warn", f"{self._failure}; only models that are here can be used", fix)
+    # A system's resolver may take longer than any limit that we set, and must not keep the command from ending.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_HUB_SECONDS)
+    if not failures:
+        return Finding("hub", "ok", f"{address()} answers")
+    fix = f"check the network, the proxy and HF_ENDPOINT: `curl -I {address()}`"
+    return Finding("hub", "warn", f"{failures[0]}; only models that are here can be used", fix)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,16 +30,15 @@ class Build:
     """What llama.cpp says of itself."""
 
     identity: dict[str, str]  # `llama.library.identity`
-    backends: tuple[str, ...]
-    devices: tuple[Device, ...]
+    backends: Sequence[str]
+    devices: Sequence[Device]
     system_info: str  # see `specrun.hardware.cpu`
 
 
 def read_build(debug: bool = False) -> Build:
     """Ask llama.cpp. debug: show what it prints. Raises LlamaError if it cannot be loaded."""
     value = _answer({"ask": "build"}, "llama.cpp", debug)
-    lists = {"backends": tuple(value["backends"]), "devices": tuple(Device(**device) for device in value["devices"])}
-    return Build(**(value | lists))
+    return Build(**(value | {"devices": [Device(**device) for device in value["devices"]]}))
 
 
 def check_facts(backends: Collection[str], debug: bool = False) -> list[Finding]:

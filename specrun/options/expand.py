@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import MISSING, Field, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
@@ -113,6 +113,11 @@ def spelled(*names: str, **further: Any) -> Any:
     return typer.Option(*names, *(other for name in names for other in OPTIONS.get(name, ())), **further)
 
 
+def argument(metavar: str, text: str, complete: Callable[[str], Any] | None = None) -> Any:
+    """typer's argument. complete: gives what a shell offers for its beginning."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False, autocompletion=complete)
+
+
 def expanded(command: Callable[..., Result]) -> Callable[..., Result]:
     """The command for typer: a parameter that is a dataclass is replaced by one option for each field.
 
@@ -158,21 +163,17 @@ def with_options_of(*groups: Any) -> Callable[[Callable[..., Result]], Callable[
 def _options(group: Any, with_help: bool = True) -> list[inspect.Parameter]:
     """A parameter for every field. Its annotation is typer's option, or the bare type if not `with_help`."""
     hints = get_type_hints(group, include_extras=with_help)
-    kind, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
     parameters = []
     for entry in fields(group):
-        annotation = _annotated(entry, hints[entry.name]) if with_help and entry.metadata else hints[entry.name]
-        default = empty if entry.default is MISSING else entry.default
-        parameters.append(inspect.Parameter(entry.name, kind, default=default, annotation=annotation))
+        hint, further = hints[entry.name], dict(entry.metadata)
+        if with_help and further:
+            names = further.pop("names")
+            if not any(name.startswith("--") for name in names):
+                names = (f"--{entry.name.strip('_').replace('_', '-')}", *names)
+            hint = Annotated[hint, spelled(*names, **further)]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(entry.name, kind, default=entry.default, annotation=hint))
     return parameters
-
-
-def _annotated(entry: Field[Any], hint: Any) -> Any:
-    further = dict(entry.metadata)
-    names = further.pop("names")
-    if not any(name.startswith("--") for name in names):
-        names = (f"--{entry.name.strip('_').replace('_', '-')}", *names)
-    return Annotated[hint, spelled(*names, **further)]
 
 
 def complete_targets(incomplete: str) -> list[tuple[str, str]]:
@@ -180,9 +181,8 @@ def complete_targets(incomplete: str) -> list[tuple[str, str]]:
     from specrun.catalog import embedded
 
     local = dict.fromkeys(complete_here(incomplete), "on this machine")
-    others = dict.fromkeys(complete_fetchable(incomplete), "to download")
-    demo = {embedded.NAME: "the demo pair"} if embedded.NAME.startswith(incomplete) else {}
-    return list((local | others | demo | local).items())
+    others = dict.fromkeys(complete_fetchable(incomplete), "to download") | {embedded.NAME: "the demo pair"}
+    return [(name, about) for name, about in (local | others | local).items() if name.startswith(incomplete)]
 
 
 def complete_drafts(incomplete: str) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -148,23 +148,21 @@ def temperatures_in(text: str) -> tuple[float, ...]:
 
 
 def settled(name: str, value: Any) -> Any:
-    """The value of a field of SamplingParameters for the value of the option with its name. Raises UsageError."""
+    """The value of a field of SamplingParameters for the value of the option with its name. Raises UsageError.
+
+    `logit_bias`, a dict as Python gives it or texts of the command line, becomes (token id, bias) pairs.
+    """
     if name == "seed":
         return settled_seed(value)
-    return settled_biases(value) if name == "logit_bias" else value
-
-
-def settled_biases(biases: Mapping[int, float] | Sequence[str] | None) -> tuple[tuple[int, float], ...]:
-    """(token id, bias) pairs of `logit_bias`, as Python or the command line gives it. Raises UsageError."""
-    if isinstance(biases, Mapping):
-        return tuple((int(token), settled_bias(float(bias))) for token, bias in biases.items())
-    pairs = []
-    for text in biases or ():
+    if name != "logit_bias":
+        return value
+    pairs = list(value.items()) if isinstance(value, Mapping) else []
+    for text in () if isinstance(value, Mapping) else value or ():
         parts = _BIAS.fullmatch(text)
         if not parts:
             raise UsageError(f"--logit-bias must be a token id and a signed number, as 15043+1.5; got {text}")
-        pairs.append((int(parts[1]), settled_bias(float(parts[2]))))
-    return tuple(pairs)
+        pairs.append((parts[1], parts[2]))
+    return tuple((int(token), settled_bias(float(bias))) for token, bias in pairs)
 
 
 def settled_bias(bias: float) -> float:

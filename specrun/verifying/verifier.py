@@ -163,10 +163,8 @@ class Verifier:
 def _some(sizes: Sequence[int]) -> list[int]:
     """At most `_MOST_SIZES` of the sizes above a plain pass's, the smallest and the largest among them."""
     found = sorted({size for size in sizes if size > PLAIN})
-    if len(found) <= _MOST_SIZES:
-        return found
-    step = (len(found) - 1) / (_MOST_SIZES - 1)
-    return [found[round(i * step)] for i in range(_MOST_SIZES)]
+    step = max((len(found) - 1) / (_MOST_SIZES - 1), 1.0)
+    return [found[round(i * step)] for i in range(min(_MOST_SIZES, len(found)))]
 
 
 _N_TOKENS = 2  # of a beginning: the second token is drafted after a drafted token

@@ -1,1 +1,1 @@
-"""Everything that is drawn for people, with rich or plotille."""
+"""Everything that is drawn for people, with rich."""

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -94,24 +93,27 @@ class _Answer:
         self._markdown = markdown
         self._completion = completion
         self._shows_thinking = shows_thinking
-        self._thinking: _Thinking | None = None
-        self._started = time.perf_counter()
+        self._thought: str | None = None  # what the model thinks now; None where it does not
+        self._n_before = 0  # tokens that were written before it began to think
+        self._started = self._began_thinking = time.perf_counter()
         self._lines: list[list[Segment]] = []
         self._next_drawing = 0.0
 
     def think(self, text: str) -> None:
         """Take in more of what the model thinks before its answer."""
-        if text:
-            self._thinking = self._thinking or _Thinking(self._completion.statistics.completion_tokens)
-            self._thinking.text += text
+        if not text:
+            return
+        if self._thought is None:
+            self._thought, self._began_thinking = "", time.perf_counter()
+            self._n_before = self._completion.statistics.completion_tokens
+        self._thought += text
 
     def end_thinking(self) -> None:
         """Print a line in place of what the model thought, if it did."""
-        if self._thinking:
-            thought, self._thinking = self._thinking, None
-            self._next_drawing = 0.0
-            seconds = time.perf_counter() - thought.started
-            n_tokens = self._completion.statistics.completion_tokens - thought.n_before
+        if self._thought is not None:
+            self._thought, self._next_drawing = None, 0.0
+            seconds = time.perf_counter() - self._began_thinking
+            n_tokens = self._completion.statistics.completion_tokens - self._n_before
             took = f"{seconds:.{0 if seconds >= 10 else 1}f} s"
             self._console.print(Text(f"thought for {took}, {n_tokens} tokens\n", "dim"))
 
@@ -143,34 +145,23 @@ class _Answer:
         for line in self._lines:
             yield from line
             yield Segment.line()
-        doing = "thinking, " if self._thinking else ""
+        doing = "" if self._thought is None else "thinking, "
         about = f"{doing}{status(self._completion, self._started)}"
         yield Text(about, style="dim", no_wrap=True, overflow="ellipsis")
 
     def _drawn(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
         """The last lines of the unfinished part, or of what the model thinks, as many as fit above the status."""
-        thinking, pending = self._thinking, self.pending
-        if thinking:
-            pending = thinking.text if self._shows_thinking else ""
+        thought, pending = self._thought, self.pending
+        if thought is not None:
+            pending = thought if self._shows_thinking else ""
         text = pending[-_MOST_RENDERED:]
         if not text.strip():
             return []
-        if thinking:
-            lines = console.render_lines(Text(text, "dim"), options, pad=False)
-        elif self._markdown and text == pending:
+        if thought is None and self._markdown and text == pending:
             lines = _rendered(console, options, text)
         else:
-            lines = console.render_lines(Text(text), options, pad=False)
+            lines = console.render_lines(Text(text, "" if thought is None else "dim"), options, pad=False)
         return lines[-max(options.size.height - _BELOW, 1) :]
-
-
-@dataclass
-class _Thinking:
-    """What the model thinks now. n_before: tokens that it had written before. started: as `time.perf_counter()`."""
-
-    n_before: int
-    text: str = ""
-    started: float = field(default_factory=time.perf_counter)
 
 
 def finished_blocks(text: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
@@ -11,9 +11,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from specrun.demo import N_DRAFTED, PROMPT, Comparison, Outlook
+from specrun.catalog.entries import Entry
+from specrun.demo import N_DRAFTED, PROMPT, Comparison
 from specrun.display_text import rate_text, size_text
+from specrun.hardware.fit import Fit
 from specrun.views import output
+from specrun.views.fitting_table import FittingTable
 from specrun.views.models_table import PLACES
 
 _NAMES = ("plain", "specrun")
@@ -50,22 +53,16 @@ def show(comparison: Comparison, steps: Iterable[tuple[int, str]]) -> None:
         output.write(lines(comparison))
     else:
         _draw(comparison, steps, console)
-    say(comparison.verdict, "bold")
+    output.stdout.print(comparison.verdict, style="bold")
 
 
-def say(text: str, style: str = "") -> None:
-    """Write a sentence of the result: on a terminal broken at words, elsewhere in one line."""
-    output.stdout.print(text, style=style)
-
-
-def show_outlook(outlook: Outlook) -> None:
-    """Write what to expect of other models."""
-    say(str(outlook))
+def outlook_table(expected: Sequence[tuple[Entry, Fit, float]]) -> FittingTable:
+    """What to expect of other models, as `specrun.demo.outlook` has it."""
     table = output.table("model", "size", "fits", "plain tokens/s", "with a draft", right=("size",))
-    for one in outlook.expected():
-        rates = [f"about {rate_text(rate)}" if rate else "-" for rate in (one.plain, one.fast)]
-        table.add_row(one.name, size_text(one.n_bytes), PLACES[one.fits], *rates)
-    output.print_table(table)
+    for entry, fit, fast in expected:
+        rates = [f"about {rate_text(rate)}" if rate else "-" for rate in (fit.tokens_per_second, fast)]
+        table.add_row(entry.alias, size_text(entry.expected_bytes or 0), PLACES[fit.fits], *rates)
+    return table
 
 
 def lines(comparison: Comparison) -> str:

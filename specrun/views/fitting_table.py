@@ -43,8 +43,7 @@ class FittingTable:
         self._headings.setdefault(len(self._rows), []).append(_text(text, "bold"))
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        shown = range(len(self._names))
-        natural = sum(self._natural(i) for i in shown) + _GAP * (len(shown) - 1)
+        natural = sum(named for named, _, _ in self._sizes()) + _GAP * (len(self._names) - 1)
         headings = [_width(line) for lines in self._headings.values() for line in lines]
         return Measurement(1, max([natural, *headings]))
 
@@ -62,31 +61,28 @@ class FittingTable:
                 return
         yield from self._in_blocks()
 
-    def _natural(self, column: int, with_name: bool = True) -> int:
-        name, *cells = self._cells(column)
-        return max([_width(name) if with_name else _longest_word(name), *map(_width, cells)])
-
-    def _least(self, column: int) -> int:
-        """The fewest columns of the terminal in which no word of a cell or of the name is broken."""
-        name, *cells = self._cells(column)
-        if self._names[column] in self._right:
-            return max([_longest_word(name), *map(_width, cells)])
-        return max([_longest_word(name), *(max(_longest_word(c), min(_width(c), _READABLE)) for c in cells)])
-
-    def _cells(self, column: int) -> list[Text]:
-        return [Text(self._names[column]), *(cells[column] for cells, _ in self._rows)]
+    def _sizes(self) -> list[tuple[int, int, int]]:
+        """What each column takes of the terminal: with its name on one line, with each cell on one line, and the least
+        in which no word of a cell or of the name is broken.
+        """
+        sizes = []
+        for i, name in enumerate(self._names):
+            cells, word = [cells[i] for cells, _ in self._rows], _longest_word(Text(name))
+            natural = least = max([word, *map(_width, cells)])
+            if name not in self._right:
+                least = max([word, *(max(_longest_word(cell), min(_width(cell), _READABLE)) for cell in cells)])
+            sizes.append((max(_width(Text(name)), natural), natural, least))
+        return sizes
 
     def _widths(self, shown: Sequence[int], width: int) -> list[int] | None:
         """The widths of the columns `shown`, in this width of all; None if they do not fit."""
-        room = width - _GAP * (len(shown) - 1)
-        natural = [self._natural(column) for column in shown]
-        if sum(natural) <= room:
-            return natural
-        least = [self._least(column) for column in shown]
+        room, sizes = width - _GAP * (len(shown) - 1), self._sizes()
+        named, natural, least = (list(column) for column in zip(*(sizes[i] for i in shown), strict=True))
+        if sum(named) <= room:
+            return named
         if sum(least) > room:
             return None
         # Names of columns wrap before cells do, and cells by one limit for all.
-        natural = [self._natural(column, with_name=False) for column in shown]
         limits = range(max(natural), 0, -1)
         tried = ([max(low, min(high, limit)) for low, high in zip(least, natural, strict=True)] for limit in limits)
         return next((widths for widths in tried if sum(widths) <= room), least)

@@ -1,8 +1,8 @@
 """Markdown on a terminal, of which nothing but Markdown's own marks is left out.
 
-rich draws it, but would drop what it takes for HTML and for definitions of references, cells beyond a table's header,
-the numbers of a list after the first, what is nested deeply, and the addresses of images. So the parser here takes such
-text for text, and some elements are drawn here. CommonMark's rules would also take parts of formulas, names and paths
+rich draws it, but would drop what it takes for HTML, images and definitions of references, cells beyond a table's
+header, the numbers of a list after the first, and what is nested deeply. So the parser here takes such text for text,
+and some elements are drawn here. CommonMark's rules would also take parts of formulas, names and paths
 for marks, as in `2*3*4`, `__init__` and `\\(x\\)`: here stars within words, underscores and backslashes are text.
 """
 
@@ -63,7 +63,7 @@ class MarkdownText(Markdown):
 @cache
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"maxNesting": 4 * _DEEPEST}).enable(["strikethrough", "table"])
-    parser.disable(["html_block", "html_inline", "reference", "entity", "autolink"])
+    parser.disable(["html_block", "html_inline", "reference", "entity", "autolink", "image"])
     interrupted = ["paragraph", "reference", "blockquote"]
     parser.block.ruler.at("list", _not_too_deep(list_block), {"alt": interrupted})
     parser.block.ruler.at("blockquote", _not_too_deep(blockquote), {"alt": [*interrupted, "list"]})
@@ -71,7 +71,6 @@ def _parser() -> MarkdownIt:
     parser.inline.ruler.at("escape", _backslash)
     parser.inline.ruler.at("emphasis", _star)
     parser.inline.ruler.at("link", _link_as_written)
-    parser.inline.ruler.at("image", _image)
     return parser
 
 
@@ -155,16 +154,6 @@ def _link_as_written(state: StateInline, silent: bool) -> bool:
     if not silent:
         state.tokens[-1].content = state.src[label_end + 2 : state.pos - 1]
     return True
-
-
-def _image(state: StateInline, silent: bool) -> bool:
-    if not state.src.startswith("![", state.pos):
-        return False
-    state.pos += 1
-    if _link_as_written(state, silent):
-        return True
-    state.pos -= 1
-    return False
 
 
 def _drawable(tokens: Iterable[Token]) -> Iterator[Token]:

@@ -1,15 +1,12 @@
-"""Measurements in the terminal: a profile as a report, with tables, plots, and the options that ask for the chosen plan
-by hand; benchmark rows as a table, and as Markdown, CSV or JSON.
+"""Measurements in the terminal: a profile as a report, with the options that ask for the chosen plan by hand; benchmark
+rows as a table, and as Markdown or JSON.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -26,7 +23,6 @@ from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY
 from specrun.views import output
 from specrun.views.fitting_table import FittingTable, facts
 
-_PLOT_WIDTH, _PLOT_HEIGHT = 50, 9  # characters, lines
 _TWICE = 2.0  # times plain decoding
 _ERRORS = 2.0  # standard errors on either side of a rate that its range takes in
 
@@ -38,10 +34,7 @@ def render(profile: Profile) -> Group:
         parts += [Text(profile.picture), Text()]
     if len(profile.tried) > 1:
         parts += [_tried(profile), Text()]
-    parts += [_costs(profile)]
-    if len(profile.costs.target.sizes) > 1:
-        parts += [Text(), Text("ms of a target pass by its tokens, and of a draft pass"), _cost_plot(profile)]
-    parts += [Text(), *_conclusion(profile)]
+    parts += [_costs(profile), Text(), *_conclusion(profile)]
     parts += [Text(f"note: {notice}", style="yellow") for notice in profile.notices]
     return Group(*parts)
 
@@ -137,44 +130,20 @@ def _ms_text(ms: float | None) -> str:
     return "" if ms is None else f"{ms:.{2 if ms < 10 else 1 if ms < 100 else 0}f}"
 
 
-def _cost_plot(profile: Profile) -> Text:
-    import plotille
-
-    target, draft = profile.costs.target, profile.costs.draft
-    ctx = target.times[0].ctx
-    figure = plotille.Figure()
-    figure.width, figure.height = _PLOT_WIDTH, _PLOT_HEIGHT
-    figure.x_label, figure.y_label = "tokens", "ms"
-    figure.set_x_limits(min_=0, max_=target.largest)
-    figure.set_y_limits(min_=0, max_=max(target.ms(n, ctx) for n in target.sizes))
-    figure.color_mode = "names"
-    figure.with_colors = False
-    figure.x_ticks_fkt = lambda value, _: f"{value:.3g}"
-    figure.y_ticks_fkt = lambda value, _: f"{value:.4g}"
-    for table in filter(None, (target, draft)):
-        figure.plot(list(table.sizes), [table.ms(n, ctx) for n in table.sizes])
-    return Text(figure.show(legend=False))
-
-
 def _conclusion(profile: Profile) -> list[Text]:
     lines = []
     for plan in profile.plans:
         lines.append(Text(f"temperature {plan.temperature:g}: {sentence(profile, plan)}", style="bold"))
-        lines += _agreement(profile, plan)
+        if profile.origin == "tuned" and profile.acceptance and profile.costs.draft:
+            agreement = profile.acceptance_at(plan.temperature).positional[0]
+            guide, ctx = profile.guide(plan.temperature), profile.costs.target.times[0].ctx
+            enough = next((share for share in range(1, 100) if guide.chain_rate(share / 100, ctx) >= _TWICE), None)
+            needed = f"for twice the speed a chain needs {enough} %"
+            needed = needed if enough else "no agreement doubles the speed here"
+            lines.append(Text(f"the draft's first choice is the target's {agreement:.0%} of the time; {needed}"))
     if profile.costs.draft:
         lines.append(Text(f"the same by hand: {profile.plans[0].plan.options}"))
     return lines
-
-
-def _agreement(profile: Profile, plan: TunedPlan) -> list[Text]:
-    """A line about how often the draft is right, and how often it would have to be for twice plain decoding's speed."""
-    if profile.origin != "tuned" or not profile.acceptance or not profile.costs.draft:
-        return []
-    agreement = profile.acceptance_at(plan.temperature).positional[0]
-    guide, ctx = profile.guide(plan.temperature), profile.costs.target.times[0].ctx
-    enough = next((share for share in range(1, 100) if guide.chain_rate(share / 100, ctx) >= _TWICE), None)
-    needed = f"for twice the speed a chain needs {enough} %" if enough else "no agreement doubles the speed here"
-    return [Text(f"the draft's first choice is the target's {agreement:.0%} of the time; {needed}")]
 
 
 def sentence(profile: Profile, plan: TunedPlan) -> str:
@@ -223,25 +192,11 @@ def bench_table(rows: Sequence[Row]) -> FittingTable:
 
 
 def bench_text(rows: Sequence[Row], form: str) -> str:
-    """The rows as text that programs read. form: json, jsonl, csv or md."""
-    objects = [row.as_json() for row in rows]
+    """The rows as JSON, or as a table in Markdown. form: json or md."""
     if form == "json":
-        return json.dumps(objects, indent=1) + "\n"
-    if form == "jsonl":
-        return "".join(json.dumps(entry) + "\n" for entry in objects)
-    if form == "csv":
-        out = io.StringIO()
-        writer = csv.DictWriter(out, list(objects[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(objects)
-        return out.getvalue()
-    return markdown_table(_BENCH_HEAD, [_row_cells(row) for row in rows])
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [" | ".join(head), " | ".join("---" for _ in head), *(" | ".join(row) for row in rows)]
-    return "".join(f"| {line} |\n" for line in lines)
+        return json.dumps([row.as_json() for row in rows], indent=1) + "\n"
+    lines = [_BENCH_HEAD, ["---"] * len(_BENCH_HEAD), *map(_row_cells, rows)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def _row_cells(row: Row) -> list[str]:
@@ -259,18 +214,3 @@ def _row_cells(row: Row) -> list[str]:
         f"{row.first_token_seconds * 1e3:.0f} ms",
         f"{row.memory_bytes / 2**20:.0f} MiB",
     ]
-
-
-def compared(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """A line for each row that both results have, by kind and method: both rates, their quotient, and both ratios."""
-    by_name = {(row["kind"], row["method"]): row for row in before}
-    lines = []
-    for b in after:
-        if a := by_name.get((b["kind"], b["method"])):
-            rates = [a["tokens_per_second"], b["tokens_per_second"]]
-            figures = [*(f"{rate:.2f}" for rate in rates), f"{rates[1] / rates[0]:.3f}"]
-            lines.append([str(b["kind"]), str(b["method"]), *figures, f"{a['ratio']:.2f}", f"{b['ratio']:.2f}"])
-    return lines
-
-
-COMPARE_HEAD = ("kind", "method", "tokens/s A", "tokens/s B", "B / A", "ratio A", "ratio B")

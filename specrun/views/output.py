@@ -83,13 +83,6 @@ def print_table(renderable: RenderableType) -> None:
     write("".join(f"{line.rstrip()}\n" for line in lines.get().splitlines()))
 
 
-def print_facts(lines: Iterable[tuple[str, str]]) -> None:
-    """Print names, and beside each what there is to say about it, on stdout."""
-    from specrun.views.fitting_table import facts
-
-    print_table(facts(lines))
-
-
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
     """Yields a function that shows the current activity on stderr; it does nothing if stderr is not a terminal."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -97,29 +97,39 @@ class AnswerWriter:
             self._session.system, self._session.thinks = system, think != "off"
         self._notices = Notices(model, self._session)
 
-    def write_text(self, prompt: str) -> int:
-        """Write the answer piece by piece, and what the model thinks on stderr. Returns the exit code."""
-        completion = self._completion(prompt)
+    def write(self, prompt: str, as_object: bool) -> int:
+        """Write the answer piece by piece, and what the model thinks on stderr; or all of it as one JSON object.
+
+        Returns the exit code. Ctrl-C ends the answer after the pass that is running.
+        """
+        if self._session:
+            self._session.clear()
+            completion = self._session.prepare(prompt)[0]
+        else:
+            completion = self._model.complete(self.asked(prompt)[0])
         shown = PlainAnswer(output.stdout, output.stderr, self._shows_thinking)
+        started = time.perf_counter()
         with undone(shown.end_line), InterruptFlag() as interrupted:
-            deltas = filter(shown.shows, self._written(completion, interrupted))
-            with _activity(completion):
+            deltas = self._written(completion, interrupted)
+            with output.activity(lambda: status(completion, started)):
+                if as_object:
+                    deque(deltas, maxlen=0)
+                deltas = filter(shown.shows, deltas)
                 first = list(islice(deltas, 1))
             for delta in chain(first, deltas):
                 shown.add(delta)
         shown.end_line()
-        answer, _ = self._parts(completion)
-        return self._end(completion, answer)
-
-    def write_object(self, prompt: str) -> int:
-        """Write the answer as one JSON object. Returns the exit code."""
-        completion = self._completion(prompt)
-        with InterruptFlag() as interrupted, _activity(completion):
-            for _ in self._written(completion, interrupted):
-                pass
-        answer, thinking = self._parts(completion)
-        output.write_json(as_json(completion, self._model, answer, thinking))
-        return self._end(completion, answer)
+        answer, thinking = completion.text, ""
+        if self._session:
+            self._session.keep(completion)
+            answer, thinking = self._session.messages[-1]["content"], self._session.thinking
+        if as_object:
+            output.write_json(as_json(completion, self._model, answer, thinking))
+        if self._stats and self._model.prompt_states:  # which say what this text's prompt leaves on disk
+            self._model.prompt_states.close(self._model.engine)
+        for line in self._remarks(completion, answer):
+            output.note(line)
+        return INTERRUPTED_EXIT_CODE if completion.finish_reason == "interrupted" else 0
 
     def asked(self, prompt: str) -> tuple[Request, Callable[[str], tuple[str, str]]]:
         """A request that answers the prompt, and what parts the text of its answer into the answer and what the model
@@ -134,38 +144,11 @@ class AnswerWriter:
         """The object of a completion, and what is to be said about it."""
         return as_json(completion, self._model, answer, thinking), self._remarks(completion, answer)
 
-    def _completion(self, prompt: str) -> Completion:
-        if self._session:
-            self._session.clear()
-            return self._session.prepare(prompt)[0]
-        return self._model.complete(self.asked(prompt)[0])
-
     def _written(self, completion: Completion, interrupted: Callable[[], bool]) -> Iterator[Delta]:
-        """Write the answer. Ctrl-C ends it after the pass that is running."""
         if self._session:
             return self._session.read(completion, interrupted)
         return (Delta(content=piece) for piece in completion.stream(interrupted))
 
-    def _parts(self, completion: Completion) -> tuple[str, str]:
-        """The answer, and what the model thought before it."""
-        if self._session is None:
-            return completion.text, ""
-        self._session.keep(completion)
-        return self._session.messages[-1]["content"], self._session.thinking
-
     def _remarks(self, completion: Completion, answer: str) -> list[str]:
         lines = self._notices.after(completion, answer)
         return [*lines, as_text(completion, self._model)] if self._stats else lines
-
-    def _end(self, completion: Completion, answer: str) -> int:
-        if self._stats and self._model.prompt_states:  # which say what this text's prompt leaves on disk
-            self._model.prompt_states.close(self._model.engine)
-        for line in self._remarks(completion, answer):
-            output.note(line)
-        return INTERRUPTED_EXIT_CODE if completion.finish_reason == "interrupted" else 0
-
-
-def _activity(completion: Completion) -> AbstractContextManager[None]:
-    """A line on a terminal that says how far the answer is."""
-    started = time.perf_counter()
-    return output.activity(lambda: status(completion, started))

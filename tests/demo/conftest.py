@@ -9,7 +9,7 @@ import pytest
 from specrun import demo as wide_pair
 from specrun.catalog import embedded
 from specrun.catalog.resolve import Fetcher
-from specrun.demo import N_DRAFTED, Widening
+from specrun.demo import N_DRAFTED
 from specrun.loading.model import Model
 from specrun.loading.opening import open_model
 from specrun.long_run import Run
@@ -20,11 +20,8 @@ from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The embedded pair a little deeper, and memory for none of its layers."""
-    widenings = (
-        Widening("target", embedded.TARGET, {"layers": 9}, "q8_0"),
-        Widening("draft", embedded.DRAFT, {"layers": 5}, "q8_0"),
-    )
-    monkeypatch.setattr(wide_pair, "WIDENINGS", widenings)
+    widened = {"target": (embedded.TARGET, {"layers": 9}), "draft": (embedded.DRAFT, {"layers": 5})}
+    monkeypatch.setattr(wide_pair, "WIDENED", widened)
     monkeypatch.setattr(wide_pair, "MOST_RAM", 100_000_000)
 
 

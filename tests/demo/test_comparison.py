@@ -10,8 +10,10 @@ import pytest
 import specrun
 from specrun import demo as wide_pair
 from specrun.catalog.entries import catalog
-from specrun.demo import ASKED, N_DRAFTED, Comparison, Outlook
+from specrun.demo import ASKED, N_DRAFTED, Comparison, outlook
+from specrun.display_text import size_text
 from specrun.loading.model import Model
+from specrun.long_run import Run
 from specrun.views import demo_view
 
 
@@ -66,9 +68,10 @@ def test_both_texts_read_the_same_weights_from_disk_and_write_what_is_written_in
         assert "from disk" not in in_ram.verdict
         assert "both texts are written from RAM" in demo_view.before(in_ram)
     assert {c.plain.text for c in (streamed, in_ram)} == {c.fast.text for c in (streamed, in_ram)}
-    outlook = Outlook.by([streamed, in_ram], wide_pair.WIDENINGS[0].path, catalog())
-    assert set(outlook.gains) == {"ram", "partly", "streamed"}
-    assert outlook.here.rates.disk == streamed.plain.statistics.bytes_read / streamed.plain.statistics.seconds
+    sentence, _ = outlook([streamed, in_ram], wide_pair.wide_pair(Run())[0], catalog())
+    disk = streamed.plain.statistics.bytes_read / streamed.plain.statistics.seconds
+    assert f"{size_text(disk)}/s from disk and " in sentence
+    assert "/s from RAM" in sentence
 
 
 def test_the_sentence_says_what_a_pass_brought_and_took(model: Model) -> None:
@@ -96,8 +99,7 @@ def test_the_sentence_where_rounding_parted_the_texts(model: Model) -> None:
 def test_models_that_people_run_are_placed_on_this_machine(model: Model, demo_target: Path) -> None:
     in_ram = written(model)
     in_ram.plain.statistics.seconds = in_ram.fast.statistics.seconds = 1.0
-    outlook = Outlook.by([in_ram], demo_target, catalog())
-    found = outlook.expected()
-    assert [one.name for one in found] == list(ASKED)
-    assert all(one.fast >= one.plain >= 0 for one in found)
-    assert "from disk" not in str(outlook)  # nothing was read from it
+    sentence, found = outlook([in_ram], demo_target, catalog())
+    assert [entry.alias for entry, _, _ in found] == list(ASKED)
+    assert all(fast >= fit.tokens_per_second >= 0 for _, fit, fast in found)
+    assert "from disk" not in sentence  # nothing was read from it

@@ -162,20 +162,20 @@ def test_the_rate_of_the_disk_under_the_largest_model(tmp_path: Path) -> None:
 
 
 def test_the_hub_answers(hub: Hub) -> None:
-    finding = machine.HubCheck().finding()
+    finding = machine.hub()
     assert (finding.status, finding.detail) == ("ok", f"{hub.url} answers")
     assert [method for method, _, _ in hub.requests] == ["HEAD"]
 
 
 def test_a_hub_that_has_a_problem(hub: Hub) -> None:
     hub.faults.append(Fault("/", status=503))
-    finding = machine.HubCheck().finding()
+    finding = machine.hub()
     assert (finding.status, "answers 503" in finding.detail) == ("warn", True)
 
 
 def test_a_hub_that_cannot_be_reached() -> None:
     """The one that `isolated` sets: a port of this machine where nobody listens."""
-    finding = machine.HubCheck().finding()
+    finding = machine.hub()
     assert finding.status == "warn"
     assert "no connection to http://127.0.0.1:9" in finding.detail
     assert "curl -I http://127.0.0.1:9" in finding.fix
@@ -183,12 +183,12 @@ def test_a_hub_that_cannot_be_reached() -> None:
 
 def test_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "nonsense")
-    assert machine.HubCheck().finding().status == "warn"
+    assert machine.hub().status == "warn"
 
 
 def test_offline_mode_asks_nobody(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    finding = machine.HubCheck().finding()
+    finding = machine.hub()
     assert (finding.status, "HF_HUB_OFFLINE" in finding.detail) == ("ok", True)
     assert hub.requests == []
 

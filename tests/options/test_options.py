@@ -9,7 +9,7 @@ import pytest
 
 from specrun.errors import UsageError
 from specrun.llama import library
-from specrun.options.sampling_options import settled_biases
+from specrun.options.sampling_options import settled
 from specrun.options.speculation_options import ModelOptions
 from tests.conftest import SCRIPT_TEXT, SpecrunHere
 from tests.models import random_llama
@@ -153,13 +153,13 @@ def test_every_knob_of_llama_cpp_runs(here: SpecrunHere, script: Path, options: 
     ],
 )
 def test_biases_are_read_from_the_command_line_and_from_python(given: Any, expected: Any) -> None:
-    assert settled_biases(given) == expected
+    assert settled("logit_bias", given) == expected
 
 
 @pytest.mark.parametrize("text", ["15043", "x+1", "5+", "5=1", "5+1e3x", "-5+1"])
 def test_a_bias_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"--logit-bias must be .*15043\+1.5"):
-        settled_biases([text])
+        settled("logit_bias", [text])
 
 
 def test_quotes_around_the_demo_pairs_name_do_not_take_its_draft() -> None:

@@ -23,7 +23,7 @@ from specrun.options.sampling_options import (
     SamplingOptions,
     TokenOptions,
     sampling_parameters,
-    settled_biases,
+    settled,
 )
 from specrun.sampling.adjustments import SamplingParameters, option_name
 from specrun.verifying import verifier
@@ -116,13 +116,13 @@ def test_every_option_can_be_set_in_a_chat(everything: SamplingParameters) -> No
     ],
 )
 def test_a_bias_is_a_number_as_programs_write_it(text: str, pairs: tuple[tuple[int, float], ...]) -> None:
-    assert settled_biases([text]) == pairs
+    assert settled("logit_bias", [text]) == pairs
 
 
 @pytest.mark.parametrize("text", ["199", "199+", "+1", "9+e5", "9+nan", "9 + 1", "9+1e", "x+1", "1" * 19 + "+1"])
 def test_what_is_no_bias_is_quoted(text: str) -> None:
     with pytest.raises(UsageError, match=r"must be a token id and a signed number, as 15043\+1.5; got ") as refused:
-        settled_biases([text])
+        settled("logit_bias", [text])
     assert str(refused.value).endswith(text)
 
 

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=["picture_speeds", "reference", "record_terminal", "model_guide"])
+@pytest.fixture(params=["picture_speeds", "reference", "record_terminal", "model_guide", "bench_headline"])
 def script(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     yield importlib.import_module(request.param)
@@ -56,6 +56,15 @@ def test_whole_tables_of_the_pair_that_writes_english_are_drawn(script: ModuleTy
     drawn = script.picture(found, "dark")
     assert (drawn.count("greedy"), drawn.count("T=0.8")) == (2, 1)
     assert drawn.count("1.0 times") == 0, "plain decoding is told in tokens/s"
+
+
+@pytest.mark.parametrize("script", ["bench_headline"], indirect=True)
+def test_the_page_beside_llama_cpp_has_the_recorded_rows(script: ModuleType) -> None:
+    page = ROOT / "docs" / "benchmarks" / "headline.md"
+    rows = script.read_rows(page.parent / "raw" / "headline.json")
+    kept = page.read_text(encoding="utf-8")
+    assert kept == script.document(kept, rows), f"run python scripts/bench_headline.py --rows ... --page {page}"
+    assert script.table(rows, "real").count("\n") == 2 + 8
 
 
 @pytest.mark.parametrize("script", ["reference"], indirect=True)
