@@ -288,17 +288,18 @@ class _Converter:
     def _values(self, schema: Any, at: str) -> list[Any] | None:
         """All values that a schema allows, none of them twice; None if there are many."""
         schema = self._followed(schema, at)
-        if id(schema) not in self._all_values:
-            self._all_values[id(schema)] = schema, self._found_values(schema, at)
-        return self._all_values[id(schema)][1]
-
-    def _found_values(self, schema: Any, at: str) -> list[Any] | None:
+        if id(schema) in self._all_values:
+            return self._all_values[id(schema)][1]
         keys = restricting(schema) if isinstance(schema, dict) else set()
+        values = None
         if {"const", "enum"} & keys:
-            return self._constants(schema, at)
-        if keys in ({"anyOf"}, {"oneOf"}) and isinstance(schema[min(keys)], list):
+            values = self._constants(schema, at)
+        elif keys in ({"anyOf"}, {"oneOf"}) and isinstance(schema[min(keys)], list):
             parts = [self._values(part, at) for part in schema[min(keys)]]
-            values = [value for part in parts for value in part or ()]
-            return None if None in parts else list({identity(value): value for value in values}.values())
-        constants: dict[str, list[Any]] = {"boolean": [True, False], "null": [None]}
-        return constants.get(str(schema["type"])) if keys == {"type"} else None
+            every = {identity(value): value for part in parts for value in part or ()}
+            values = None if None in parts else list(every.values())
+        elif keys == {"type"}:
+            constants: dict[str, list[Any]] = {"boolean": [True, False], "null": [None]}
+            values = constants.get(str(schema["type"]))
+        self._all_values[id(schema)] = schema, values
+        return values

@@ -132,11 +132,9 @@ class Languages:
         every = next((part for part in runs if self._parts[part][1] == self.character), None)
         if every is not None and len(runs) > 1:
             other = next(part for part in runs if part != every)
-            (_, one, *limits), (_, _, *others) = self._parts[other], self._parts[every]
-            least, most = (
-                max(limits[0], others[0]),
-                min((n for n in (limits[1], others[1]) if n is not None), default=None),
-            )
+            (_, one, least, most), (_, _, *others) = self._parts[other], self._parts[every]
+            least = max(least, others[0])
+            most = min((n for n in (most, others[1]) if n is not None), default=None)
             together = self.nothing if most is not None and least > most else self.times(one, least, most)
             return self.all_of([together, *found.difference([every, other])])
         return self._combined("all", found, self.everything)

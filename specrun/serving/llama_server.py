@@ -77,7 +77,7 @@ async def slots(service: Service, request: Request) -> Response:
 def _read_completion(service: Service, body: Mapping[str, Any]) -> _NativeWanted:
     given, sending = parsed(_CompletionFields, body), parsed(Sending, body)
     made = text_prompts(service.loaded.prompts, given.prompt, not sending.cache_prompt)
-    return _wanted(service, body, made, sending, given)
+    return _wanted(service, body, made, given)
 
 
 def _read_infill(service: Service, body: Mapping[str, Any]) -> _NativeWanted:
@@ -85,19 +85,16 @@ def _read_infill(service: Service, body: Mapping[str, Any]) -> _NativeWanted:
     files = [(file.filename, file.text) for file in given.input_extra]
     texts = given.input_prefix, given.input_suffix
     made = service.loaded.prompts.of_gap(*texts, files, given.prompt, param="input_suffix")
-    return _wanted(service, body, [made], parsed(Sending, body), given)
+    return _wanted(service, body, [made], given)
 
 
-def _wanted(
-    service: Service, body: Mapping[str, Any], made: Sequence[Prompt], sending: Sending, given: _NativeFields
-) -> _NativeWanted:
+def _wanted(service: Service, body: Mapping[str, Any], made: Sequence[Prompt], given: _NativeFields) -> _NativeWanted:
     # Editors have a prompt read in advance. A token has to be written for that, and is not sent.
     if given.n_predict is not None:  # llama-server's own name says more than OpenAI's
         body = {**body, "max_completion_tokens": None, "max_tokens": None, "n_predict": given.n_predict or 1}
-    wanted = read_text(service, body, made, sending)
+    wanted = read_text(service, body, made)
     n_logprobs = given.n_probs or (0 if given.return_tokens else None)  # tokens come with their log-probabilities
-    request = replace(wanted.request, logprobs=n_logprobs)
-    return _NativeWanted(wanted.prompts, request, wanted.new_reader, sending, given)
+    return _NativeWanted(**{**vars(wanted), "request": replace(wanted.request, logprobs=n_logprobs)}, given=given)
 
 
 class _NativeShape(Shape):

@@ -24,7 +24,7 @@ from specrun.serving.answers import Answer, Shape, Wanted, answering
 from specrun.serving.api_error import ApiError, refused
 from specrun.serving.openai_endpoints import read_chat, read_text, text_prompts
 from specrun.serving.prompts import MOST_MESSAGES
-from specrun.serving.request_fields import Fields, Integer, Sending, parsed
+from specrun.serving.request_fields import Fields, Integer, parsed
 from specrun.serving.service import LoadedService, Service
 
 # Of the options, those that have the same name here. Ollama ignores unknown ones, too.
@@ -103,7 +103,7 @@ def _read_generate(service: Service, body: Mapping[str, Any]) -> Wanted | Respon
         return read_chat(service, {**asked, "messages": [*system, {"role": "user", "content": given.prompt}]})
     prompts = service.loaded.prompts
     made = [prompts.of_gap(given.prompt, given.suffix)] if given.suffix else text_prompts(prompts, given.prompt, False)
-    return read_text(service, asked, made, parsed(Sending, asked))
+    return read_text(service, asked, made)
 
 
 def _openai_body(given: _OllamaFields) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def _read_completion(service: Service, body: Mapping[str, Any]) -> Wanted:
         made = [prompts.of_gap(given.prompt, given.suffix)]
     else:
         raise refused("suffix", "needs a prompt that is a string")
-    wanted = read_text(service, body, made, sending)
+    wanted = read_text(service, body, made)
     return replace(wanted, request=replace(wanted.request, logprobs=given.logprobs))
 
 
@@ -100,12 +100,12 @@ def text_prompts(prompts: Prompts, given: Any, anew: bool) -> list[Prompt]:
     return [prompts.of_text(p, anew) if isinstance(p, str) else prompts.of_tokens(p) for p in several]
 
 
-def read_text(service: Service, body: Mapping[str, Any], prompts: Sequence[Prompt], sending: Sending) -> Wanted:
+def read_text(service: Service, body: Mapping[str, Any], prompts: Sequence[Prompt]) -> Wanted:
     """What is asked with texts that the model goes on with. Raises SpecrunError and ApiError."""
     model = service.loaded.model
     expected = read_expected({**body, "tools": None}, AnswerForm())  # it is told of no tools, and nothing is marked
     request = read_request(body, service.defaults, model.llama_model.n_vocab)
-    return _wanted(model, prompts, expected, request, sending)
+    return _wanted(model, prompts, expected, request, parsed(Sending, body))
 
 
 def _wanted(model: Model, prompts: Sequence[Prompt], expected: Expected, request: Request, sending: Sending) -> Wanted:
