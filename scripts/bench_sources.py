@@ -1,6 +1,7 @@
 """Tokens a pass with draft sources and without, by kind of text, as a machine's cost tables would have it.
 
     python scripts/bench_sources.py PROFILE [--kinds edit,summary,code,chat] [--max-tokens 96] [--temp 0] [--seeds 1]
+        [--without NAME]
 
 The embedded pair writes the prompts that ship with `specrun bench`; every step is weighed with the pass times
 of PROFILE (an export of `specrun tune`, as in docs/benchmarks/raw), and tokens a second follow from the same times. So
@@ -132,7 +133,11 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--temp", type=float, default=0.0)
     parser.add_argument("--seeds", type=int, default=1, help="texts after each prompt, with the seeds from 0 on")
+    parser.add_argument("--without", default="", metavar="NAME", help="a draft source that is left out")
     arguments = parser.parse_args()
+    for name, plan in PLANS.items():
+        left = tuple(source for source in plan.method.sources if source != arguments.without)
+        PLANS[name] = plan.follows(replace(plan.method, sources=left))
     found = Tables.of(arguments.profile, arguments.temp)
     options = RunOptions(
         embedded.TARGET, embedded.DRAFT, tuple(PLANS.values()), settings=ONE_THREAD, draft_settings=ONE_THREAD
