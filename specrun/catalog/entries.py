@@ -208,10 +208,8 @@ def _check_keys(path: Path, table: str, keys: dict[str, Any], allowed: dict[str,
     are_numbers = all(key in _SHAPE_KEYS and type(n) in (int, float) and n > 0 for key, n in shape.items())
     mixture = {"active", "experts", "experts_used"} & shape.keys()
     if not are_numbers or not {"parameters", "layers", "width", "kv"} <= shape.keys() or len(mixture) in (1, 2):
-        names = ", ".join(_SHAPE_KEYS)
-        raise UsageError(
-            f"{path}: shape in {table} must have numbers above 0, of a mixture all of {names}; got {shape}"
-        )
+        numbers = f"numbers above 0, of a mixture all of {', '.join(_SHAPE_KEYS)}"
+        raise UsageError(f"{path}: shape in {table} must have {numbers}; got {shape}")
     if mixture and not (shape["active"] < shape["parameters"] and shape["experts_used"] < shape["experts"]):
         raise UsageError(f"{path}: shape in {table} says that a token uses all experts; got {shape}")
 

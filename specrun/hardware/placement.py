@@ -106,8 +106,10 @@ def place(request: PlacementRequest) -> Placement:
     shared = sum(parts.total() for gpu, parts in zip(request.gpus, gpu_parts, strict=True) if gpu.shares_ram)
     free_ram = max(request.ram_bytes - shared, 0)
     fits_ram = ram_parts.total() <= free_ram - MARGIN_BYTES
-    is_whole = layout.n_units == request.target.n_units and not (request.target.is_moe and layout.n_cpu_moe)
-    regime: Regime = "in VRAM" if is_whole else "partly in VRAM" if layout.n_units else "in RAM"
+    n_in_ram = layout.gpus.count(None)
+    is_whole = not n_in_ram and not (request.target.is_moe and layout.n_cpu_moe)
+    is_in_ram = n_in_ram == request.target.n_units
+    regime: Regime = "in VRAM" if is_whole else "in RAM" if is_in_ram else "partly in VRAM"
     return Placement(
         request=request,
         settings=layout.settings,
@@ -122,7 +124,7 @@ def place(request: PlacementRequest) -> Placement:
         draft_in_vram=request.draft is not None and n_draft_units == request.draft.n_units,
         regime=regime if fits_ram else "streamed",
         # Beside a GPU re-ordered weights are never copied to it, so whether they are faster takes a trial.
-        can_repack=fits_ram and not layout.n_units,
+        can_repack=fits_ram and is_in_ram,
     )
 
 

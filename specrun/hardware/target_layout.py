@@ -6,8 +6,8 @@ Layers are divided among several GPUs as llama.cpp's `tensor_split` can express 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,19 +18,13 @@ _OFFLOAD_MIN_BATCH = 32  # default of GGML_OP_OFFLOAD_MIN_BATCH: passes of so ma
 _HALVINGS = 20  # steps of the binary search for the share of every GPU to fill
 
 
-@dataclass(frozen=True)
-class TargetLayout:
+class TargetLayout(NamedTuple):
     """Where the target's layers lie."""
 
     gpus: tuple[int | None, ...]  # index of the GPU of each layer and of the output; None for RAM
     n_cpu_moe: int  # number of leading layers whose experts stay in RAM
     compute: tuple[int, ...]  # bytes of the compute buffer on each GPU
     settings: LlamaSettings  # that make llama.cpp load this layout
-
-    @property
-    def n_units(self) -> int:
-        """Number of layers in VRAM, the output counted as a layer."""
-        return len(self.gpus) - self.gpus.count(None)
 
 
 def lay_out(request: PlacementRequest, room: Sequence[int]) -> TargetLayout:

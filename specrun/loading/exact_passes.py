@@ -18,11 +18,6 @@ from specrun.profiles.profile import Profile
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 
-_KERNELS: dict[TiledKernels, str] = {
-    "auto": "",
-    "never": ", because tiled kernels compute none of them",
-    "always": ", because tiled kernels compute all of them",
-}
 _GPU_VERSION = 2  # of what is measured where a GPU holds layers; raise it when passes there are computed otherwise
 _SMALL = PassSizes(1, 1, 63)  # tokens of passes that flash attention computes with its kernel for few
 _NOTEWORTHY = 0.01  # share of a plain pass's time from which the cost of padding is mentioned
@@ -41,7 +36,9 @@ class ExactPasses:
         if not self.is_exact:
             return "exact up to near-ties, because the size of a pass may change the last bits of a token's logits"
         if self.sizes == ANY_SIZE:
-            return f"bit-exact in passes of every size{_KERNELS[self.tiled]}"
+            which = {"auto": None, "never": "none", "always": "all"}[self.tiled]
+            why = f", because tiled kernels compute {which} of them" if which else ""
+            return f"bit-exact in passes of every size{why}"
         if self.sizes == PLAIN_ONLY:
             return "bit-exact without speculation, as no larger pass keeps the last bits of a token's logits here"
         cost = f"; a plain pass takes {self.cost:.0%} longer" if self.cost >= _NOTEWORTHY else ""

@@ -8,7 +8,7 @@ tried in turn. Later runs begin with the result.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -30,12 +30,12 @@ from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.tree import TokenTree
 
 # What may crash, and the settings that do without it.
-_WAYS: Sequence[tuple[str, LlamaSettings]] = (
-    ("", UNDECIDED),
-    ("flash attention", LlamaSettings(flash_attn="off")),
-    ("weights that are copied to the GPU in large passes", LlamaSettings(op_offload=False)),
-    ("layers on a GPU", LlamaSettings(gpu_layers=0)),
-)
+_WAYS = {
+    "": UNDECIDED,
+    "flash attention": LlamaSettings(flash_attn="off"),
+    "weights that are copied to the GPU in large passes": LlamaSettings(op_offload=False),
+    "layers on a GPU": LlamaSettings(gpu_layers=0),
+}
 _SIZES = (1, 2, 4, 8, 16, 32, 64)  # tokens of the passes that are made
 _BEFORE = (20, 600)  # tokens before them: llama.cpp has other kernels of attention for long contexts
 _DRAFTED = 4  # tokens of a chain that the draft drafts
@@ -64,8 +64,19 @@ def checked(plan: LoadPlan, show: Callable[[str], None]) -> tuple[LoadPlan, list
     options, placement = plan.options, plan.placement
     if options.profile or not placement.vram_bytes:
         return plan, []
-    of = _identity(plan)
-    recalled = kept_facts.recall("first-passes", of, _result)
+    decided = [
+        {name: value for name, value in asdict(settings).items() if value is not None and name not in _ALIKE}
+        for settings in (options.settings, options.draft_settings)
+    ]
+    of = {
+        **surroundings(devices.this_machine(options.settings.rpc)),
+        "files": [file.identity for file in (plan.here.target, options.draft and plan.here.draft) if file],
+        "settings": decided,
+        "where": [placement.regime, placement.draft_in_vram],
+    }
+    recalled = kept_facts.recall(
+        "first-passes", of, lambda value: FirstPassResult(**value) if value["without"] in _WAYS else None
+    )
     known = recalled or _tried(plan, show)
     if known is None:
         return plan, []
@@ -84,32 +95,14 @@ def checked(plan: LoadPlan, show: Callable[[str], None]) -> tuple[LoadPlan, list
         notices.append(f"{known.lacked} in a first pass, so VRAM now holds {smaller.layers_text}{again}")
     if not notices:
         return plan, []
-    options = _without(replace(options, steps_down=known.steps_down), dict(_WAYS)[known.without])
+    options = _without(replace(options, steps_down=known.steps_down), _WAYS[known.without])
     return plan_load(options, plan.here), notices
-
-
-def _identity(plan: LoadPlan) -> dict[str, Any]:
-    decided = [
-        {name: value for name, value in asdict(settings).items() if value is not None and name not in _ALIKE}
-        for settings in (plan.options.settings, plan.options.draft_settings)
-    ]
-    return {
-        **surroundings(devices.this_machine(plan.options.settings.rpc)),
-        "files": [file.identity for file in (plan.here.target, plan.options.draft and plan.here.draft) if file],
-        "settings": decided,
-        "where": [plan.placement.regime, plan.placement.draft_in_vram],
-    }
-
-
-def _result(value: Any) -> FirstPassResult | None:
-    known = FirstPassResult(**value)
-    return known if known.without in dict(_WAYS) else None
 
 
 def _tried(plan: LoadPlan, show: Callable[[str], None]) -> FirstPassResult | None:
     """What crashes, and for how much there is memory; None if the pair cannot be loaded, which loading it explains."""
     why, options = "", plan.options
-    for name, change in _WAYS:
+    for name, change in _WAYS.items():
         if not _is_open(options, change):
             continue
         show("trying this model for the first time on this GPU" + (f", without {name}" if name else ""))
