@@ -75,11 +75,6 @@ def block_of(file: GgufFile) -> tuple[int, int, int, bool]:
     return size, mask, first, bool(file.metadata.get("dflash.attention.causal", False))
 
 
-def selector_candidates(file: GgufFile) -> int:
-    """Candidates of a row that a DFlash 2 head's selector looks at; 0 for a head without one."""
-    return file.number("selector_top_k") if SELECTOR in file.by_name else 0
-
-
 def own_head(file: GgufFile) -> Head | None:
     """The MTP layers of a model that llama.cpp can draft with; None if its file has none."""
     has_layers = does("mtp", file.architecture) and _mtp_layers(file) > 0

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from specrun.catalog.heads import Head, article, block_of, check_head, drafting_head, selector_candidates
+from specrun.catalog.heads import SELECTOR, Head, article, block_of, check_head, drafting_head
 from specrun.catalog.pairs import LEAST_SHARE, SharedTokens, first_difference, read_vocabulary, share_of, what_is_shared
 from specrun.decoding import calibration_texts
 from specrun.errors import LlamaError, PairError
@@ -109,7 +109,18 @@ def make_drafts(
     config = context.config
     # Its texts may have more tokens than the target's, and those of all texts have to fit.
     n_most = max(config.n_ctx - config.n_outputs, config.n_ctx // 2) // max(len(config.slots), 1)
-    return [*_drafts_of(context, lambda: OtherTokens(shared, n_most) if shared else SameTokens(n_vocab))]
+
+    def vocabulary() -> SameTokens:
+        return OtherTokens(shared, n_most) if shared else SameTokens(n_vocab)
+
+    if model.is_recurrent:
+        return [RecurrentDraft(context, vocabulary())]
+    leaves = config.slots or (config.n_seq_max,)
+    ends = np.cumsum(leaves).tolist()
+    slots = [DraftContext(context, vocabulary(), range(end - n, end)) for n, end in zip(leaves, ends, strict=True)]
+    for slot in slots:
+        slot.others = [other for other in slots if other is not slot]
+    return [*slots]
 
 
 def _make_head(
@@ -128,37 +139,22 @@ def _make_head(
         block = replace(whole, size=min(whole.size, whole.first + max(deepest, 1)))
         of_block = replace(config, n_seq_max=1, n_batch=max(config.n_batch, block.size), n_outputs=block.size)
         blocks = resources.enter_context(LlamaContext(model, of_block, head=HeadSetup(target.context, 0)))
-        n_candidates = selector_candidates(model.file)
+        n_candidates = model.file.number("selector_top_k") if SELECTOR in model.file.by_name else 0
         pairs = SelectorPart(blocks, n_candidates) if n_candidates else markov_part(model.file)
         draft = BlockDraft(blocks, target.context, head.target_layers, n_vocab, block, pairs)
     elif head.reads_cache:
+        # It takes what is in the target's cache for what it is.
+        of_cache = target.context.config.settings
+        types = {name: getattr(of_cache, name) for name in ("flash_attn", "type_k", "type_v")}
+        settings = replace(config.settings, **types)
+        config = replace(config, n_ctx=target.context.config.n_ctx, n_seq_max=1, settings=settings)
         setup = HeadSetup(target.context, model.n_embd_out)
-        shared = resources.enter_context(AssistantContext(model, _of_target(config, target), head=setup))
-        draft = AssistantDraft(shared, setup, target, n_vocab)
+        draft = AssistantDraft(
+            resources.enter_context(AssistantContext(model, config, head=setup)), setup, target, n_vocab
+        )
     else:
         is_mtp = head.kind == "mtp"
         setup = HeadSetup(target.context, model.n_embd_out if is_mtp else model.n_embd, is_mtp)
         context = resources.enter_context(LlamaContext(model, config, head=setup))
         draft = HeadDraft(context, setup, head.target_layers, n_vocab)
     return draft
-
-
-def _of_target(config: ContextConfig, target: TargetContext) -> ContextConfig:
-    """The config of a head that reads the target's cache, so that it takes what is there for what it is."""
-    own, shared = config.settings, target.context.config
-    settings = replace(
-        own, flash_attn=shared.settings.flash_attn, type_k=shared.settings.type_k, type_v=shared.settings.type_v
-    )
-    return replace(config, n_ctx=shared.n_ctx, n_seq_max=1, settings=settings)
-
-
-def _drafts_of(context: LlamaContext, vocabulary: Callable[[], SameTokens]) -> list[DraftContext | RecurrentDraft]:
-    """A draft for each of the texts that share the context of a model. vocabulary: makes the one of each."""
-    if context.model.is_recurrent:
-        return [RecurrentDraft(context, vocabulary())]
-    leaves = context.config.slots or (context.config.n_seq_max,)
-    ends = np.cumsum(leaves).tolist()
-    slots = [DraftContext(context, vocabulary(), range(end - n, end)) for n, end in zip(leaves, ends, strict=True)]
-    for slot in slots:
-        slot.others = [other for other in slots if other is not slot]
-    return [*slots]
