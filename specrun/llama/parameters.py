@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import llama_cpp
@@ -13,6 +14,7 @@ from specrun.catalog.gguf_header import EXPERT_PATTERN
 from specrun.hardware.cpu import usable_cores
 from specrun.llama import rpc_servers
 from specrun.llama.devices import cpu_buffer_type, offload_handles
+from specrun.llama.ggml import InitParams, ggml
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, CacheType, FlashAttention, LlamaSettings, LoadMode, SplitMode
 
 _LOAD_MODES: dict[LoadMode, int] = {
@@ -36,6 +38,9 @@ _FLASH_ATTENTION: dict[FlashAttention, int] = {
     "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
     "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
 }
+_F32, _F16 = 0, 1  # enum ggml_type
+_CELLS = 256  # as many as llama.cpp reads at least
+_MEMORY = 1 << 16  # bytes for a few tensors without data
 
 
 class _Override(ctypes.Structure):
@@ -138,3 +143,34 @@ def context_parameters(config: ContextConfig) -> Any:
     params.swa_full = True  # a branch may need cells that a sliding window would drop
     params.no_perf = True
     return params
+
+
+@cache
+def gpus_have_flash(
+    n_heads: int, n_kv_heads: int, size: int, type_k: CacheType, type_v: CacheType, servers: tuple[str, ...] | None
+) -> bool:
+    """Whether all devices that layers may lie on can compute flash attention for such heads. Nothing is computed.
+
+    llama.cpp's `auto` would ask the same, but with a pass of as many tokens as a context has sequences. With 32 and
+    more, weights in RAM are copied to the GPU in such a pass, attention of their layers then lies there, too, which
+    counts as a layer that lacks it, and flash attention is turned off although all devices have it. And where it is
+    turned off so late, V stays in the order that it needs, and is copied in each pass.
+
+    n_heads: a multiple of `n_kv_heads`. size: numbers of a head of K and V, a multiple of the blocks of their types.
+    servers: as in `devices.devices`.
+    """
+    return all(has_flash(handle, n_heads, n_kv_heads, size, type_k, type_v) for handle in offload_handles(servers))
+
+
+def has_flash(handle: int, n_heads: int, n_kv_heads: int, size: int, type_k: CacheType, type_v: CacheType) -> bool:
+    """The same for one device, a C pointer."""
+    context = ggml.ggml_init(InitParams(_MEMORY, None, True))
+    try:
+        new = partial(ggml.ggml_new_tensor_4d, context)
+        q = new(_F32, size, 1, n_heads, 1)
+        k, v = (new(CACHE_TYPES[kind], size, _CELLS, n_kv_heads, 1) for kind in (type_k, type_v))
+        mask = new(_F16, _CELLS, 1, 1, 1)
+        attention = ggml.ggml_flash_attn_ext(context, q, k, v, mask, size**-0.5, 0.0, 0.0)
+        return bool(ggml.ggml_backend_dev_supports_op(handle, attention))
+    finally:
+        ggml.ggml_free(context)

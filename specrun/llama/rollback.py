@@ -14,7 +14,6 @@ one class (docs/exactness.md).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -27,20 +26,14 @@ from specrun.errors import LlamaError
 from specrun.llama.batch import Batch, common_prefix
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, SequenceState
 from specrun.llama.heads.target_states import SavedStates
-from specrun.speculation.planning.costs import CostTable
 
 CHECKPOINT = 1  # the sequence of the checkpoint, where a context has a single text
 # Committed tokens after the checkpoint from which they are decoded in a pass of their own, and the checkpoint moves to
-# their end, as long as nobody says how long passes take here.
+# their end. Chosen by hand: where a further token costs 2.5 % of a pass, as of streamed weights, 18 would be best.
 MOST_PENDING = 16
 # The prompt state lies so many tokens before the prompt's end. Chosen by hand: chat templates write the beginning of an
 # answer, and leave its thoughts out of the next prompt, so the two part a few tokens before that end.
 PROMPT_TAIL = 16
-
-# For `most_waiting`, chosen by hand.
-_ACCEPTED = 2.0  # tokens that a partly rejected pass commits
-_SIZE = 16  # tokens of a pass that tells what a further token costs
-_BOUNDS = (2, 48)
 
 
 @dataclass(frozen=True)
@@ -253,19 +246,3 @@ def text_cache(context: LlamaContext) -> TextCache:
         return TextCache(context, 0, n_sequences)
     has_checkpoint = not context.n_snapshots and n_sequences > CHECKPOINT
     return RecurrentStates(context, checkpoint=CHECKPOINT if has_checkpoint else None)
-
-
-def most_waiting(target: CostTable) -> int:
-    """How many committed tokens may wait for a pass, until one of their own is cheaper than to decode them again.
-
-    With a pass of f + c n milliseconds over n tokens, and a tokens that every pass adds to those that wait, m passes
-    take c a m^2 / 2 longer than without, and then f for the pass of their own. Per pass this is least for
-    m = sqrt(2 f / (c a)). target: the times of its passes.
-    """
-    ctx = target.times[0].ctx
-    plain, larger = target.ms(1, ctx), target.ms(min(_SIZE, target.largest), ctx)
-    each = (larger - plain) / max(min(_SIZE, target.largest) - 1, 1)
-    if each <= 0:
-        return _BOUNDS[1]
-    fixed = max(plain - each, 0.0)
-    return round(min(max(math.sqrt(2 * fixed * _ACCEPTED / each), _BOUNDS[0]), _BOUNDS[1]))

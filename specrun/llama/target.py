@@ -152,11 +152,6 @@ class TargetContext(PassBounds):
         self.cells.keep_prompt(self.n_cached)
         self.cells.checkpoint(self.n_cached)
 
-    def set_max_pending(self, most: int) -> None:
-        """Let at most `most` committed tokens wait in front of a pass where what was not accepted is decoded again."""
-        if self.cells.most_pending is not None:
-            self.cells.most_pending = most
-
     def _decode(self, part: Part) -> None:
         size = self.padded_call(len(part.batch))
         self._begin = 0

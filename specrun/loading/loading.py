@@ -33,9 +33,9 @@ from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.method import OFF, Plan
 
 _SECONDS_OF_A_RATE = 0.2  # less says nothing about the whole
-# Committed tokens that wait where rejected passes are decoded again, without measured times. Chosen by hand: in RAM a
+# Committed tokens that wait where rejected passes are decoded again and weights lie in RAM. Chosen by hand: there a
 # further token costs about a third of a plain pass, elsewhere next to nothing.
-_FEW_WAITING, _MANY_WAITING = 4, 16
+_FEW_WAITING = 4
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,9 @@ def _load(plan: LoadPlan, resources: ExitStack, show: Callable[[str], None]) -> 
     context, notice = target_context(model, configured(options, model, settings, states), streaming, resources)
     notices += [notice] if notice else []
     targets = target_slots(context)
-    in_ram = not (streaming.reader or settings.gpu_layers)
-    targets[0].set_max_pending(_FEW_WAITING if in_ram else _MANY_WAITING)
+    cells = targets[0].cells
+    if cells.most_pending is not None and not (streaming.reader or settings.gpu_layers):
+        cells.most_pending = _FEW_WAITING
     drafts: list[AnyDraft] = []
     # A pass over weights that are neither in VRAM nor read into RAM may take as long as the disk.
     if settings.gpu_layers and (placement.regime == "in VRAM" or settings.load_mode == "none"):

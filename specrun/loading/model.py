@@ -22,7 +22,6 @@ from specrun.hardware.placement import Placement
 from specrun.hardware.residency import Residency
 from specrun.llama import DraftContext, LlamaModel
 from specrun.llama.grammar import Grammars
-from specrun.llama.rollback import most_waiting
 from specrun.loading import exact_passes, warm_up
 from specrun.loading.exact_passes import ExactPasses
 from specrun.loading.learning import Learner
@@ -84,8 +83,6 @@ class Model:
             target.padding = self.exactness.sizes
         self.slots = self._slots()
         self.engine = self.slots.engines[0]
-        if options.profile:
-            pair.target.set_max_pending(most_waiting(options.profile.costs.target))
         if options.exact:
             self.notices += self.exactness.notices
             if self.exactness.sizes == PLAIN_ONLY:

@@ -13,8 +13,9 @@ from specrun.hardware.fit import expert_share
 from specrun.hardware.machine import Device
 from specrun.hardware.model_shape import ModelShape, PlacementRequest
 from specrun.hardware.placement import Placement, place
-from specrun.llama import devices, flash_kernel, offload_threshold
+from specrun.llama import devices, offload_threshold
 from specrun.llama.context import ContextConfig
+from specrun.llama.parameters import gpus_have_flash
 from specrun.llama_settings import FLOAT_CACHE_TYPES, LlamaSettings
 from specrun.loading import kept_states
 from specrun.loading.kept_states import KeptStates
@@ -162,7 +163,7 @@ def attention_on_gpus(file: GgufFile, settings: LlamaSettings) -> LlamaSettings:
         return settings
     if type_k not in FLOAT_CACHE_TYPES and heads[-1] % _BLOCK:
         return settings
-    if flash_kernel.gpus_have_it(*heads, type_k, type_v, settings.rpc):
+    if gpus_have_flash(*heads, type_k, type_v, settings.rpc):
         return settings
     return replace(settings, flash_attn="off")
 

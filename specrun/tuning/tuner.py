@@ -10,7 +10,6 @@ from typing import Literal
 from specrun import clock
 from specrun.decoding import calibration_texts as texts
 from specrun.llama.invariance import depends_on_size, exact_sizes
-from specrun.llama.rollback import most_waiting
 from specrun.loading.default_settings import keeps_bits
 from specrun.loading.model import Model
 from specrun.long_run import Run
@@ -101,7 +100,6 @@ class Tuner:
         """Run all stages. prompts: the user's own, which texts are written behind; None for those of several kinds."""
         once = self._unfinished.once
         target_table = once("target", self._target_table)
-        self._target.set_max_pending(most_waiting(target_table))
         sizes = once("exact_sizes", lambda: self._exact_sizes(target_table))
         ctx = target_table.times[0].ctx
         pads = self._exact or is_free(sizes, {n: target_table.ms(n, ctx) for n in target_table.sizes})

@@ -12,9 +12,8 @@ import pytest
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import Batch
 from specrun.llama.context import ContextConfig, LlamaContext, Logits
-from specrun.llama.rollback import MOST_PENDING, PROMPT_TAIL, RecurrentStates, most_waiting, text_cache
+from specrun.llama.rollback import MOST_PENDING, PROMPT_TAIL, RecurrentStates, text_cache
 from specrun.llama_settings import LlamaSettings
-from specrun.speculation.planning.costs import CostTable, PassTime
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.tree import ROOT, TokenTree
 from tests.hybrids import KINDS, random_recurrent
@@ -269,25 +268,3 @@ def test_attention_alone_takes_back_any_cell(random_model: Path, tmp_path: Path)
         assert not isinstance(text_cache(context), RecurrentStates)
     with LlamaModel(random_recurrent(tmp_path / "model.gguf", "mamba")) as mamba, made(mamba, 2, 0) as context:
         assert isinstance(text_cache(context), RecurrentStates)
-
-
-def straight(fixed: float, each: float) -> CostTable:
-    return CostTable([PassTime(n, 64, fixed + each * n) for n in (1, 2, 4, 8, 16, 32)])
-
-
-def waiting_ms(n_rounds: int, fixed: float, each: float, accepted: float) -> float:
-    """Milliseconds a pass of so many passes and one over what then waits, beyond those of the passes themselves."""
-    waiting = sum(each * accepted * i for i in range(n_rounds))
-    return (waiting + fixed + each * accepted * n_rounds) / n_rounds
-
-
-@pytest.mark.parametrize(("fixed", "each"), [(100.0, 1.0), (100.0, 5.0), (70.0, 30.0)])
-def test_tokens_wait_for_the_cheapest_number_of_passes(fixed: float, each: float) -> None:
-    best = min(range(1, 100), key=lambda n_rounds: waiting_ms(n_rounds, fixed, each, 2.0))
-    assert most_waiting(straight(fixed, each)) == pytest.approx(2.0 * best, abs=1.5)
-
-
-def test_the_number_that_waits_has_bounds() -> None:
-    assert most_waiting(straight(100.0, 0.0)) == 48
-    assert most_waiting(straight(0.0, 10.0)) == 2
-    assert most_waiting(CostTable([PassTime(1, 64, 5.0)])) == 48

@@ -19,7 +19,7 @@ from specrun.hardware.machine import Device
 from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import PlacementRequest
 from specrun.hardware.placement import Placement, place
-from specrun.llama import LlamaModel, devices, flash_kernel, offload_threshold
+from specrun.llama import LlamaModel, devices, offload_threshold
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 from specrun.loading import loading, placing
 from specrun.loading.model import Model
@@ -289,13 +289,13 @@ def test_flash_attention_is_off_without_a_kernel_unless_the_user_decided_it(
         asked.append(heads[:3])
         return False
 
-    monkeypatch.setattr(flash_kernel, "gpus_have_it", no_kernel)
+    monkeypatch.setattr(placing, "gpus_have_flash", no_kernel)
     assert attention_on_gpus(GgufFile.read(embedded.TARGET), settings).flash_attn == expected
     assert asked == ([(8, 2, 32)] if expected == "off" else [])
 
 
 def test_flash_attention_stays_on_with_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flash_kernel, "gpus_have_it", lambda *_: True)
+    monkeypatch.setattr(placing, "gpus_have_flash", lambda *_: True)
     assert attention_on_gpus(GgufFile.read(embedded.TARGET), LlamaSettings()) == LlamaSettings()
 
 
@@ -303,5 +303,5 @@ def test_no_kernel_is_asked_for_heads_that_a_type_of_k_does_not_divide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = GgufFile.read(random_llama(tmp_path / "a.gguf", n_embd=96, n_head=2, weight_type=GGMLQuantizationType.F32))
-    monkeypatch.delattr(flash_kernel, "gpus_have_it")
+    monkeypatch.delattr(placing, "gpus_have_flash")
     assert attention_on_gpus(file, LlamaSettings(type_k="q8_0")).flash_attn is None
