@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from specrun.catalog import embedded
 from specrun.decoding.engine import Engine
+from specrun.llama.context import ContextConfig
 from specrun.llama.pass_bounds import BLOCK, PassBounds
 from specrun.llama.scoring import Part
+from specrun.llama_settings import LlamaSettings
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
@@ -59,6 +62,28 @@ def test_a_path_ends_where_plain_decoding_reads_a_further_block(
 ) -> None:
     as_on_a_gpu.target.padding = sizes
     assert as_on_a_gpu.target.n_exact(list(path), root) == expected
+
+
+def bounds(sizes: PassSizes, drops_padding: bool) -> PassBounds:
+    """Of a context with passes of up to 64 tokens, and of 20 over prompts if that is a size of the class."""
+    settings = LlamaSettings(batch_size=20, ubatch_size=20)
+    config = ContextConfig(n_ctx=256, n_seq_max=1, n_batch=64, n_outputs=64, settings=settings)
+    made = PassBounds(config, SimpleNamespace(drops_padding=drops_padding))  # type: ignore[arg-type]
+    made.padding = sizes
+    return made
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n"), [(ANY_SIZE, 20), (PassSizes(8, 8), 16), (PassSizes(4, 4), 20), (PassSizes.only(32), 32)], ids=str
+)
+def test_passes_over_a_prompt_have_a_size_of_the_class(sizes: PassSizes, n: int) -> None:
+    assert bounds(sizes, True).prompt_pass == bounds(sizes, True).prompt_call() == n
+
+
+@pytest.mark.parametrize(("n", "whole"), [(3, 0), (7, 0), (8, 8), (21, 20), (64, 64), (70, 64), (75, 72)])
+def test_where_padding_stays_only_passes_of_the_class_are_made(n: int, whole: int) -> None:
+    assert bounds(PassSizes(8, 4), False).whole(n) == whole
+    assert bounds(PassSizes(8, 4), True).whole(n) == n
 
 
 @pytest.mark.slow

@@ -99,12 +99,12 @@ def test_penalties_are_llama_cpps() -> None:
     np.testing.assert_array_equal(row, [2.0, -2.0, 1.0, 0.5])
 
 
-def test_penalties_look_at_the_last_tokens_only() -> None:
-    row = np.array([1.0, 0.9, 0.8], np.float32)
-    parameters = SamplingParameters(temperature=0, repeat_penalty=3.0, repeat_last_n=1)
-    sampler = Sampler(parameters, 3)
-    assert sampler.sample(row, 0, [0, 1]) == 0
-    assert sampler.sample(row, 0, [1, 0]) == 1
+@pytest.mark.parametrize("window", [1, 2, 5, 12, 64])
+def test_penalties_look_at_the_last_tokens_only(window: int) -> None:
+    row, text = logits(), list(range(20))
+    sampler = Sampler(SamplingParameters(temperature=0, repeat_penalty=3.0, repeat_last_n=window), N_VOCAB)
+    for recent in (text, sampler.recent(text)):
+        assert np.flatnonzero(sampler.adjusted(row, recent) != row).tolist() == text[-window:]
 
 
 @pytest.mark.parametrize(
