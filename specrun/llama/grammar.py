@@ -16,7 +16,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.constraints.rules import Progress, Trigger, TriggerReader, check_bounds
+from specrun.constraints.rules import Progress, Trigger, check_bounds
 from specrun.errors import UsageError
 from specrun.llama import library
 from specrun.llama.grammar_watch import watched
@@ -126,7 +126,7 @@ class TriggeredGrammar:
         self._grammar = grammar
         self._model = model
         self._shown = frozenset(shown)
-        self._reader = TriggerReader(trigger)
+        self._trigger = trigger
         self._progress: OrderedDict[tuple[int, ...], tuple[Progress, int]] = OrderedDict()
 
     def allowed(self, written: Sequence[int], tokens: TokenIds) -> NDArray[np.bool_]:
@@ -136,7 +136,7 @@ class TriggeredGrammar:
             return self._grammar.allowed(written[n_free:], tokens)
         result = np.ones(len(tokens), np.bool_)
         for i in np.flatnonzero(self._may_reach_beyond[tokens]):
-            result[i] = not self._reader.after(progress, self._bytes(int(tokens[i])))[1]
+            result[i] = not self._trigger.after(progress, self._bytes(int(tokens[i])))[1]
         return result
 
     def is_complete(self, written: Sequence[int]) -> bool:
@@ -149,10 +149,10 @@ class TriggeredGrammar:
         n_known = len(written)
         while n_known and written[:n_known] not in self._progress:
             n_known -= 1
-        progress, n_free = self._progress.get(written[:n_known], (self._reader.start, 0))
+        progress, n_free = self._progress.get(written[:n_known], (self._trigger.start, 0))
         for n in range(n_known, len(written)):
             if not progress.is_reached:
-                progress, n_free = self._reader.after(progress, self._bytes(written[n]))[0], n + 1
+                progress, n_free = self._trigger.after(progress, self._bytes(written[n]))[0], n + 1
         if written:
             self._progress[written] = progress, n_free
             self._progress.move_to_end(written)
@@ -166,7 +166,7 @@ class TriggeredGrammar:
     @cached_property
     def _may_reach_beyond(self) -> NDArray[np.bool_]:
         """bool[n_vocab]: tokens that have the trigger's last byte before their own last byte."""
-        last = self._reader.last_byte
+        last = self._trigger.last_byte
         return np.array([last in data[:-1] for data in self._model.all_token_bytes])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.constraints.rules import Trigger, TriggerReader
+from specrun.constraints.rules import Trigger
 
 THINK = ("<think>", "</think>")
 
@@ -25,12 +25,11 @@ THINK = ("<think>", "</think>")
     ],
 )
 def test_where_the_grammar_begins(trigger: Trigger, text: bytes, behind: bytes | None) -> None:
-    reader = TriggerReader(trigger)
     for size in range(1, len(text) + 1):
-        progress, rest = reader.start, b""
+        progress, rest = trigger.start, b""
         for i in range(0, len(text), size):
             if progress.is_reached:
                 rest += text[i : i + size]
             else:
-                progress, rest = reader.after(progress, text[i : i + size])
+                progress, rest = trigger.after(progress, text[i : i + size])
         assert (rest if progress.is_reached else None) == behind, size
