@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import expert_pages, n_bytes, weight_pages
 from specrun.hardware.memory import Pressure
 from specrun.hardware.placement import Placement
@@ -20,6 +19,7 @@ from specrun.llama.streaming.cached_experts import CachedExperts
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.placing import LoadPlan
+from specrun.loading.run_options import Here
 
 Reader = StreamedWeights | CachedExperts
 
@@ -50,17 +50,21 @@ def plan_streaming(plan: LoadPlan, settings: LlamaSettings, with_mtp: bool = Fal
     if room is None:
         return Streaming()
     try:
-        _check(settings)
-        pressure = Pressure.watch(plan.here.ram_bytes)
-        return Streaming(_reader(plan.here.target, settings, with_mtp, room, pressure))
+        return Streaming(_reader(plan.here, settings, with_mtp, room))
     except CannotStreamError as reason:
         return Streaming(notice=_notice(reason))
 
 
-def _reader(
-    file: GgufFile, settings: LlamaSettings, with_mtp: bool, room: int, pressure: Pressure
-) -> Callable[[], Reader] | None:
-    """What makes the reader of the weights that do not fit into `room` bytes; None if all of them fit."""
+def _reader(here: Here, settings: LlamaSettings, with_mtp: bool, room: int) -> Callable[[], Reader] | None:
+    """What makes the reader of the weights that do not fit into `room` bytes; None if all of them fit. Raises
+    CannotStreamError for weights of a kind, or in a place, that specrun cannot stream.
+    """
+    address_space.check_system()
+    if settings.repack:
+        raise CannotStreamError("weights that --repack re-orders lie in other memory")
+    if settings.load_mode not in (None, "auto", "mmap"):
+        raise CannotStreamError(f"--load-mode {settings.load_mode} does not map them")
+    file, pressure = here.target, Pressure.watch(here.ram_bytes)
     if file.n_experts:
         experts = expert_pages(file, PAGE, with_mtp, settings)
         if not experts.layers:
@@ -101,12 +105,3 @@ def _notice(reason: CannotStreamError) -> str:
 def room_in_ram(placement: Placement) -> int | None:
     """Bytes of RAM that the target's weights may take; None if they fit."""
     return room_for_weights(placement) if placement.regime == "streamed" else None
-
-
-def _check(settings: LlamaSettings) -> None:
-    """Raise CannotStreamError for weights of a kind, or in a place, that specrun cannot stream."""
-    address_space.check_system()
-    if settings.repack:
-        raise CannotStreamError("weights that --repack re-orders lie in other memory")
-    if settings.load_mode not in (None, "auto", "mmap"):
-        raise CannotStreamError(f"--load-mode {settings.load_mode} does not map them")
