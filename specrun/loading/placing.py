@@ -10,7 +10,6 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import MARKOV_AFTER, Head, drafting_head
 from specrun.errors import UsageError
 from specrun.hardware.fit import expert_share
-from specrun.hardware.machine import Device
 from specrun.hardware.model_shape import ModelShape, PlacementRequest
 from specrun.hardware.placement import Placement, place
 from specrun.llama import devices, offload_threshold
@@ -76,7 +75,12 @@ def plan_load(options: RunOptions, here: Here | None = None) -> LoadPlan:
     that cannot be read.
     """
     here = here or Here.of(options)
-    _check(options, here.gpus)
+    names, n = ", ".join(gpu.name for gpu in here.gpus), len(here.gpus)
+    main, shares = options.settings.main_gpu, options.settings.tensor_split or ()
+    if n and main is not None and main >= n:
+        raise UsageError(f"--main-gpu must be between 0 and {n - 1} ({names}); got {main}")
+    if n and len(shares) > n:
+        raise UsageError(f"--tensor-split must have one share for each GPU ({names}); got {len(shares)} shares")
     options = options.with_profile
     if len(options.plans) == 1:
         return LoadPlan(options, here, *_placed(options, here))
@@ -87,16 +91,6 @@ def plan_load(options: RunOptions, here: Here | None = None) -> LoadPlan:
     if larger != near:
         placement, states = _placed(larger, here)
     return LoadPlan(larger, here, placement, states, guesses)
-
-
-def _check(options: RunOptions, gpus: Sequence[Device]) -> None:
-    """Raise UsageError for GPUs that the options name and that are not there. Without any, nothing is placed there."""
-    names, n = ", ".join(gpu.name for gpu in gpus), len(gpus)
-    main, shares = options.settings.main_gpu, options.settings.tensor_split or ()
-    if gpus and main is not None and main >= n:
-        raise UsageError(f"--main-gpu must be between 0 and {n - 1} ({names}); got {main}")
-    if gpus and len(shares) > n:
-        raise UsageError(f"--tensor-split must have one share for each GPU ({names}); got {len(shares)} shares")
 
 
 def _placed(options: RunOptions, here: Here) -> tuple[Placement, KeptStates | None]:
