@@ -44,6 +44,9 @@ class HeadSetup:
     target: LlamaContext  # whose embedding and output matrix the head may use; it is closed later
     state_width: int  # floats of the hidden state that each token is read with
     is_mtp: bool = False  # whether the head is the MTP layers of the model, and the others are not computed
+    # Whether the target's cells are its only ones. Make its context before the target has read anything, as llama.cpp
+    # empties the cells then. The tokens of a pass take none, and may share a position; `remove` would empty them.
+    shares_cells: bool = False
 
 
 class LlamaContext(library.Closing):
@@ -71,6 +74,7 @@ class LlamaContext(library.Closing):
         self.model = model
         self.config = config
         self.weights = weights
+        self._shares_cells = head is not None and head.shares_cells
         self.decode_seconds = 0.0
         if 0 < config.n_snapshots >= config.n_batch - 1:  # llama.cpp would abort in the first pass
             raise ValueError(f"{config.n_snapshots} snapshots need passes of more tokens than {config.n_batch}")
@@ -127,7 +131,9 @@ class LlamaContext(library.Closing):
         batch, OutOfMemoryError if memory runs out, and LlamaError if llama.cpp fails otherwise or streamed weights
         cannot be read.
         """
-        seq_length = self._lengths_after(batch)
+        seq_length = self._lengths()
+        if not self._shares_cells:
+            seq_length = batch.lengths_after(self.config.n_call, self.config.n_outputs, seq_length)
         weights = self.weights
         if weights:
             weights.begin_pass()
@@ -141,9 +147,6 @@ class LlamaContext(library.Closing):
         self.n_last_pass = len(batch)
         self.n_passes += 1
         return self._logits(batch.n_outputs)
-
-    def _lengths_after(self, batch: Batch) -> NDArray[np.int32]:
-        return batch.lengths_after(self.config.n_call, self.config.n_outputs, self._lengths())
 
     def compute(self, function: Callable[[Any, Any], int], batch: Any, what: str) -> None:
         """Let a function of llama.cpp compute a batch, a C struct. what: what it computes, for errors of `decode`."""

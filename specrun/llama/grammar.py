@@ -86,33 +86,27 @@ class Grammar(library.Closing):
             state = self._states[key[:n_kept]]
             self._states.move_to_end(key[:n_kept])
         for n in range(n_kept, len(key)):
-            state = self._after(state, key[n])
+            # llama.cpp aborts the process when a sampler accepts a token that it does not allow.
+            if not self._allowed(state, np.array([key[n]], np.int64))[0] or self._kinds[key[n]] == _END:
+                state = _State(None)
+            else:
+                state = state.after(key[n], _unfinished(state.tail + self._model.token_bytes(key[n])) or b"")
             self._states[key[: n + 1]] = state
             if len(self._states) > _KEPT_STATES:
                 self._states.popitem(last=False)[1].close()
         return state
 
-    def _after(self, state: _State, token: int) -> _State:
-        # llama.cpp aborts the process when a sampler accepts a token that it does not allow.
-        if not self._allowed(state, np.array([token], np.int64))[0] or self._kinds[token] == _END:
-            return _State(None)
-        return state.after(token, _unfinished(state.tail + self._model.token_bytes(token)) or b"")
-
     def _allowed(self, state: _State, tokens: TokenIds) -> NDArray[np.bool_]:
-        result = state.allowed(tokens)
-        kinds = self._kinds_of(tokens)
-        result &= kinds != _HIDDEN
+        for token in tokens[self._kinds[tokens] == _UNSEEN].tolist():
+            data = self._model.token_bytes(token)
+            self._kinds[token] = (_PART if _unfinished(data) != b"" else _WHOLE) if data else _HIDDEN
+        kinds = self._kinds[tokens]
+        result = state.allowed(tokens) & (kinds != _HIDDEN)
         if state.tail:
             result &= kinds != _END
         for i in np.flatnonzero(result & (kinds == _PART)):
             result[i] = _unfinished(state.tail + self._model.token_bytes(int(tokens[i]))) is not None
         return result
-
-    def _kinds_of(self, tokens: TokenIds) -> NDArray[np.int8]:
-        for token in tokens[self._kinds[tokens] == _UNSEEN].tolist():
-            data = self._model.token_bytes(token)
-            self._kinds[token] = (_PART if _unfinished(data) != b"" else _WHOLE) if data else _HIDDEN
-        return self._kinds[tokens]
 
 
 class TriggeredGrammar:

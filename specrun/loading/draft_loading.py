@@ -17,7 +17,7 @@ from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
 from specrun.llama.draft_tokens import OtherTokens, SameTokens
 from specrun.llama.facts.relied_on import ARCHITECTURES, HIDDEN_STATES, why_not
 from specrun.llama.heads import bindings
-from specrun.llama.heads.assistant import AssistantContext, AssistantDraft
+from specrun.llama.heads.assistant import AssistantDraft
 from specrun.llama.heads.dflash import Block, BlockDraft, SelectorPart, markov_part
 from specrun.llama.heads.head_draft import HeadDraft
 from specrun.llama_settings import LlamaSettings
@@ -148,10 +148,9 @@ def _make_head(
         types = {name: getattr(of_cache, name) for name in ("flash_attn", "type_k", "type_v")}
         settings = replace(config.settings, **types)
         config = replace(config, n_ctx=target.context.config.n_ctx, n_seq_max=1, settings=settings)
-        setup = HeadSetup(target.context, model.n_embd_out)
-        draft = AssistantDraft(
-            resources.enter_context(AssistantContext(model, config, head=setup)), setup, target, n_vocab
-        )
+        setup = HeadSetup(target.context, model.n_embd_out, shares_cells=True)
+        context = resources.enter_context(LlamaContext(model, config, head=setup))
+        draft = AssistantDraft(context, setup, target, n_vocab)
     else:
         is_mtp = head.kind == "mtp"
         setup = HeadSetup(target.context, model.n_embd_out if is_mtp else model.n_embd, is_mtp)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.llama.batch import Batch, Floats, drafted_nodes, readable
+from specrun.llama.batch import Floats, drafted_nodes, readable
 from specrun.llama.context import HeadSetup, LlamaContext, Logits
 from specrun.llama.draft import AnyDraft
 from specrun.llama.heads import bindings
@@ -29,24 +29,12 @@ from specrun.speculation.tree import ROOT
 _TEXT = 0  # the sequence of the target's context that has all of the cached text
 
 
-class AssistantContext(LlamaContext):
-    """The context of an assistant, whose cells are the target's. Make it before the target has read anything, as
-    llama.cpp empties the cells then; and it would let `remove` empty them.
-    """
-
-    def _lengths_after(self, batch: Batch) -> NDArray[np.int32]:
-        """The tokens of a pass take no cells, and may share a position."""
-        if batch.n_outputs > self.config.n_outputs:
-            raise ValueError(f"more than {self.config.n_outputs} logits rows wanted")
-        return self._lengths()
-
-
 class AssistantDraft(AnyDraft):
     """An assistant as a draft. n_vocab: as in `DraftContext`. states: those that the target has to note."""
 
     kind: HeadKind = "mtp"
 
-    def __init__(self, context: AssistantContext, setup: HeadSetup, target: TargetContext, n_vocab: int) -> None:
+    def __init__(self, context: LlamaContext, setup: HeadSetup, target: TargetContext, n_vocab: int) -> None:
         bindings.keep_states(context.handle, masked=True)
         super().__init__(context, n_vocab)
         self.states = TargetStates(setup.target, (), context.config, setup.state_width)
