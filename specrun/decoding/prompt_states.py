@@ -1,13 +1,7 @@
-"""Prompts that were read are kept on disk, so that a later run does not read them again.
+"""Prompts that were read are kept on disk, so that a later run does not read them again (docs/prompts.md).
 
 What the caches of both models hold of a text is one file (`prompt_file`) in a folder of the subject: the target's
-content, llama.cpp's build, and every setting on which bits depend. A prompt takes up the file that has most of its
-beginning. Attention goes back to any token; recurrent layers to the end of that text, near the end of its prompt, or to
-where two prompts parted; layers with a window to the first or the last of these.
-
-A file is written and read only where that is faster than to read the tokens again, by rates that were measured when
-files were written and read before, and prompts read. Together they take a twentieth of the free disk at most; those go
-first that were used longest ago.
+content, llama.cpp's build, and every setting on which bits depend.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 Sequoia (arXiv 2402.12374) assumes that p_k, the chance that a node's k-th candidate is accepted, is the same at every
 node. A node is then accepted with the product of p along its path, and the expected tokens are the sum over all nodes.
 
-This vector p, the positional acceptance, is the mean over the positions of a text of vectors that are computed from the
-logits of target and draft there: expected values over the noise, not the outcomes of single draws. It is that of sample
-and match, for Sequoia's own rule as well.
+This vector p, the positional acceptance of sample and match, is the mean over the positions of a text of expected
+values over the noise there (docs/methods.md#sequoia).
 """
 
 from __future__ import annotations

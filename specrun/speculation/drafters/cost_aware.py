@@ -5,10 +5,9 @@ accepted, not the draft's probability. And measured pass times decide how many n
 another level, and how many nodes the target gets: each must be expected to add more tokens than the run's rate would
 bring in the same time (`Guide`). OPT-Tree (arXiv 2406.17276) has a fixed threshold instead.
 
-Draft sources may take part. Their guesses cost nothing, so they are offered before each draft pass, which must then pay
-in addition to them. What draft and sources say of one position is pooled into one distribution (`pooling`), so a guess
-that the draft confirms is followed further, and a guess that it does not list loses its place. One draft pass expands
-guesses of several levels at once, so the sources draft for the draft too (a cascade; CS Drafting, arXiv 2312.11462).
+Draft sources may take part (docs/sources.md). Their guesses cost nothing, so they are offered before each draft pass,
+which must then pay in addition to them, and which expands guesses of several levels at once (CS Drafting, arXiv
+2312.11462). What draft and sources say of one position is pooled into one distribution (`pooling`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Chances of guessed tokens: several distributions combined into one, and what the noise of sampling tells about them.
 
-Each expert alone is calibrated: of the tokens to which a draft model or a draft source gives 50 %, about half come.
-Together they say more: a token that several name nearly always comes, and a token that one names and another does not
-seldom comes. If their errors are independent, chances multiply (a logarithmic opinion pool, or product of experts). The
-weight of a named token is
+Each expert alone is calibrated; together they say more (docs/adr/0006). If their errors are independent, chances
+multiply (a logarithmic opinion pool, or product of experts). The weight of a named token is
 
     BASE * product over experts of (chance / BASE if the expert names it, else unnamed_factor * rest) ** trust
 
