@@ -181,23 +181,15 @@ Bound = tuple[Decimal, bool]  # and whether the bound itself is left out
 
 def numbers_between(languages: Languages, is_integer: bool, low: Bound | None, high: Bound | None) -> int:
     """The JSON numbers of up to 15 digits, without exponents, from `low` to `high`; None is no bound."""
-    unsigned = _language(languages, _INTEGER if is_integer else _DECIMAL)
-    plus = minus = unsigned
-    zero: Bound = (Decimal(0), True)
+    unsigned = pattern_language(languages, f"^(?:{_INTEGER if is_integer else _DECIMAL})$")
+    below_zero = languages.all_of([unsigned, _at_least(languages, (Decimal(0), True))])  # no -0
+    parts = [languages.any_of([unsigned, languages.sequence([languages.literal("-"), below_zero])])]
     if low is not None:
-        number, is_open = _on_grid(low, ROUND_CEILING)
-        if number >= 0:
-            plus, minus = languages.all_of([plus, _at_least(languages, (number, is_open))]), languages.nothing
-        else:
-            minus = languages.all_of([minus, languages.none_of(_at_least(languages, (-number, not is_open)))])
+        parts.append(_at_least(languages, _on_grid(low, ROUND_CEILING)))
     if high is not None:
         number, is_open = _on_grid(high, ROUND_FLOOR)
-        if number < 0:
-            plus, minus = languages.nothing, languages.all_of([minus, _at_least(languages, (-number, is_open))])
-        else:
-            plus = languages.all_of([plus, languages.none_of(_at_least(languages, (number, not is_open)))])
-    below_zero = languages.all_of([minus, _at_least(languages, zero)])  # no -0
-    return languages.any_of([plus, languages.sequence([languages.literal("-"), below_zero])])
+        parts.append(languages.none_of(_at_least(languages, (number, not is_open))))
+    return languages.all_of(parts)
 
 
 def multiples_of(languages: Languages, divisor: Decimal) -> int | None:
@@ -240,12 +232,12 @@ def _on_grid(bound: Bound, rounding: str) -> Bound:
     return number, bound[1] and number == bound[0]
 
 
-def _language(languages: Languages, expression: str) -> int:
-    return pattern_language(languages, f"^(?:{expression})$")
-
-
 def _at_least(languages: Languages, bound: Bound) -> int:
-    """Digits, perhaps with a fraction, whose number is at least a bound of 0 or more."""
+    """Digits, perhaps with a fraction or a sign, whose number is at least a bound; and, below 0, texts of no number."""
+    if bound[0] < 0:
+        smaller = languages.none_of(_at_least(languages, (-bound[0], not bound[1])))
+        minus = languages.sequence([languages.literal("-"), smaller])
+        return languages.any_of([_at_least(languages, (Decimal(0), False)), minus])
     whole, _, fraction = f"{bound[0]:f}".partition(".")
     fraction, is_open = fraction.rstrip("0"), bound[1]
     found = [f"[1-9][0-9]{{{len(whole)},}}(?:\\.[0-9]+)?"]  # more digits before the point
@@ -259,4 +251,4 @@ def _at_least(languages: Languages, bound: Bound) -> int:
         found.append(rf"{whole}\.{fraction}[0-9]*[1-9][0-9]*")
     else:
         found.append(rf"{whole}\.{fraction}[0-9]*" if fraction else rf"{whole}(?:\.[0-9]+)?")
-    return _language(languages, "|".join(found))
+    return pattern_language(languages, f"^(?:{'|'.join(found)})$")
