@@ -34,46 +34,36 @@ class Bench:
         self._plans = RowPlans(model, settings, run.note)
         self._n_expected = self._n_written = 0  # texts
 
-    def run(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
+    def run(self, prompts: Sequence[BenchPrompt], is_sweep: bool = False) -> list[Row]:
         """Choose the best chain and tree on the first prompt of each kind, then measure every row on all the others.
 
-        A kind with a single prompt is measured on that prompt. The runs that choose are the warm-up.
+        A kind with a single prompt is measured on that prompt. The runs that choose are the warm-up. is_sweep: measure
+        the rows' methods at every budget and depth of the grid, and `auto`, on all prompts instead.
+
+        Raises PromptError if the answers to no prompt fit the context.
         """
-        rows, by_kind = list[Row](), self._fitting(prompts)
-        self._expect(by_kind, self._plans.n_rows, 1 + sum(map(len, self._plans.candidates().values())))
-        for kind, texts in by_kind.items():
-            plans, predicted = self._select(kind, texts[0])
-            plans |= self._plans.named(plans)
-            wanted = {name: plan for name, plan in plans.items() if name in (OFF_ROW, *self._settings.methods)}
-            rows += self._measure(kind, texts[1:] or texts, wanted, predicted)
-        return rows
-
-    def sweep(self, prompts: Sequence[BenchPrompt]) -> list[Row]:
-        """Measure the rows' methods at every budget and depth of the grid, and `auto`, on all prompts of each kind."""
-        grid = self._plans.grid()
-        rows, by_kind = list[Row](), self._fitting(prompts)
-        self._expect(by_kind, len(grid) + (AUTO_ROW in self._settings.methods), 1, sweeps=True)
-        for kind, texts in by_kind.items():
-            self._write(texts[:1], FixedPlan(OFF.plan()), f"{kind}: warming up")
-            rows += self._measure(kind, texts, grid, {})
-        return rows
-
-    def _expect(self, by_kind: dict[str, list[list[int]]], n_rows: int, n_tried: int, sweeps: bool = False) -> None:
-        """Begin to count texts. n_rows: rows of each kind. n_tried: texts of each kind that are written before them."""
-        measured = sum(len(texts if sweeps else texts[1:] or texts) for texts in by_kind.values())
-        self._n_expected = n_tried * len(by_kind) + n_rows * self._settings.repetitions * measured
-        self._n_written = 0
-
-    def _fitting(self, prompts: Sequence[BenchPrompt]) -> dict[str, list[list[int]]]:
-        """Token ids of the prompts whose answers fit the context, by kind. Raises PromptError if there are none."""
-        settings, by_kind = self._settings, dict[str, list[list[int]]]()
+        settings, by_kind, rows = self._settings, dict[str, list[list[int]]](), list[Row]()
         for prompt, tokens in fitting(prompts, self._model, settings.max_tokens, settings.raw, self._run.note):
             by_kind.setdefault(prompt.kind, []).append(tokens)
-        return by_kind
+        measured = {kind: texts if is_sweep else texts[1:] or texts for kind, texts in by_kind.items()}
+        grid = self._plans.grid() if is_sweep else {}
+        n_rows = len(grid) + (AUTO_ROW in settings.methods) if is_sweep else self._plans.n_rows
+        n_tried = 1 if is_sweep else 1 + sum(map(len, self._plans.candidates().values()))
+        self._n_expected = n_tried * len(by_kind) + n_rows * settings.repetitions * sum(map(len, measured.values()))
+        self._n_written = 0
+        for kind, texts in by_kind.items():
+            self._write(texts[:1], FixedPlan(OFF.plan()), f"{kind}: warming up")
+            if is_sweep:
+                rows += self._measure(kind, texts, grid, {})
+                continue
+            plans, predicted = self._select(kind, texts[0])
+            plans |= self._plans.named(plans)
+            wanted = {name: plan for name, plan in plans.items() if name in (OFF_ROW, *settings.methods)}
+            rows += self._measure(kind, measured[kind], wanted, predicted)
+        return rows
 
     def _select(self, kind: str, text: list[int]) -> tuple[dict[str, Plan], dict[str, float]]:
         """The best plans and their rates on `text`, in tokens per second, both by row."""
-        self._write([text], FixedPlan(OFF.plan()), f"{kind}: warming up")
         plans, predicted = dict[str, Plan](), dict[str, float]()
         for method, options in self._plans.candidates().items():
             rates = {}

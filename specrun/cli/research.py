@@ -86,8 +86,7 @@ def bench(*, models: ModelOptions, what: BenchOptions, sampling: BenchSampling, 
     with opened(*asked, largest=largest, is_fixed=True, is_measured=True) as model, output.progress() as display:
         if model.exactness.is_exact and not machine.exact:
             output.note(str(model.exactness))
-        runner = Bench(model, settings, Run(display, output.note))
-        found = runner.sweep(texts) if is_sweep else runner.run(texts)
+        found = Bench(model, settings, Run(display, output.note)).run(texts, is_sweep)
     if what.form == "table":
         output.print_table(measurements.bench_table(found))
     else:

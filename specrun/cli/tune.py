@@ -22,7 +22,6 @@ from specrun.views import output
 if TYPE_CHECKING:
     from specrun.loading.run_options import RunOptions
     from specrun.profiles.profile import Profile
-    from specrun.tuning.tune_pair import TunedDraft
     from specrun.tuning.tuner import EffortName
 
 _NO_PROFILE = "no profile of this pair on this machine; `specrun tune` makes one"
@@ -114,6 +113,7 @@ def _run_options(pairs: Sequence[ModelOptions], machine: MachineOptions) -> list
 
 def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, temperatures: tuple[float, ...]) -> int:
     from specrun.bench import bench_prompts
+    from specrun.catalog import made
     from specrun.cli.opening import note_unusable_gpu
     from specrun.decoding.calibration_texts import TuningText
     from specrun.long_run import Run
@@ -131,10 +131,13 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
     try:
         with output.progress() as display, InterruptFlag() as interrupted:
             run = Run(display, output.note, interrupted)
-            length = duration_text(len(drafts) * expected_seconds(effort))
+            names = [name or (options.draft.name if options.draft else None) for name, options in drafts]
+            pair = f"with {names[0]}" if names[0] else "without a draft"
+            pairs = f"with each of {len(names)} drafts" if len(names) > 1 else pair
             output.note(
-                f"measuring {_pairs(drafts)}, about {length} after loading: llama.cpp's settings, passes of every "
-                "size, accepted tokens, and the best plans on other texts"
+                f"measuring {drafts[0][1].target.name} {pairs}, about "
+                f"{duration_text(len(drafts) * expected_seconds(effort))} after loading: llama.cpp's settings, passes "
+                "of every size, accepted tokens, and the best plans on other texts"
             )
             tuned = tune_drafts(drafts, effort, temperatures, own, what.raw, run)
     except KeyboardInterrupt:
@@ -150,37 +153,29 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
         unfinished.delete(profile.identity)
     best = fastest_of(tuned)
     if len(tuned) > 1:
-        _keep_fastest(tuned, best)
-    profile, path = next((p, path) for one, p, path in zip(tuned, profiles, paths, strict=True) if one is best)
-    _show(profile, what)
-    output.note(f"saved as {path}")
+        with disk_errors("written", kind=ProfileError):
+            made.keep_fastest(best.options.target, made.FastestDraft(best.name, best.options.draft))
+        rates = ", ".join(f"{one.rate:.2f} with {one.name}" for one in tuned)
+        kept = f"from now on {best.name} drafts unless --draft names another"
+        output.note(f"tokens/s that can be expected: {rates}; {kept}")
+    i = next(i for i, one in enumerate(tuned) if one is best)
+    _show([profiles[i]], what.json, as_list=False)
+    output.note(f"saved as {paths[i]}")
     return 0
 
 
-def _pairs(drafts: Sequence[tuple[str | None, RunOptions]]) -> str:
-    target, names = drafts[0][1].target.name, [name or (o.draft.name if o.draft else None) for name, o in drafts]
-    if len(names) > 1:
-        return f"{target} with each of {len(names)} drafts"
-    return f"{target} with {names[0]}" if names[0] else f"{target} without a draft"
-
-
-def _keep_fastest(tuned: Sequence[TunedDraft], best: TunedDraft) -> None:
-    """Say how fast the target is with each draft, and keep the fastest for later runs."""
-    from specrun.catalog import made
-
-    rates = ", ".join(f"{one.rate:.2f} with {one.name}" for one in tuned)
-    with disk_errors("written", kind=ProfileError):
-        made.keep_fastest(best.options.target, made.FastestDraft(best.name, best.options.draft))
-    output.note(f"tokens/s that can be expected: {rates}; from now on {best.name} drafts unless --draft names another")
-
-
-def _show(profile: Profile, what: TuneOptions) -> None:
+def _show(profiles: Sequence[Profile], as_json: bool, as_list: bool) -> None:
+    """Print whole reports, or JSON. as_list: whether that is a list."""
     from specrun.profiles.codec import profile_to_json
     from specrun.views import measurements
 
-    if what.json:
-        output.write_json(profile_to_json(profile))
-    else:
+    if as_json:
+        objects = [profile_to_json(profile) for profile in profiles]
+        output.write_json(objects if as_list else objects[0])
+        return
+    for i, profile in enumerate(profiles):
+        if i:
+            output.write("\n")
         output.print_table(measurements.render(profile))
 
 
@@ -188,7 +183,6 @@ def _use_saved(pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileO
     """Show, delete or export the profiles of the pairs, each given with the name of its draft (None for the usual)."""
     from specrun.loading.resolving import identity_of
     from specrun.profiles import profile_files
-    from specrun.profiles.codec import profile_to_json
 
     if len(pairs) > 1 and options.export:
         raise UsageError("--export writes the profile of one pair; name one --draft")
@@ -211,23 +205,17 @@ def _use_saved(pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileO
     elif options.export:
         profile_files.export(found[0], options.export)
         output.note(f"wrote {options.export}")
-    elif what.json and len(pairs) > 1:
-        output.write_json([profile_to_json(profile) for profile in found])
     else:
-        for i, profile in enumerate(found):
-            if i:
-                output.write("\n")
-            _show(profile, what)
+        _show(found, what.json, as_list=len(pairs) > 1)
 
 
 def _list(json: bool) -> None:
     from specrun.profiles import profile_files
-    from specrun.profiles.codec import profile_to_json
     from specrun.views import measurements
 
     profiles = list(profile_files.saved(with_learned=True))
     if json:
-        output.write_json([profile_to_json(profile) for profile in profiles])
+        _show(profiles, as_json=True, as_list=True)
     elif not profiles:
         output.note("no profiles yet; `specrun tune` makes one")
     else:

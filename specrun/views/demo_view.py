@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
 from rich.panel import Panel
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from specrun.catalog.entries import Entry
@@ -47,12 +48,11 @@ def before(comparison: Comparison) -> str:
 def show(comparison: Comparison, steps: Iterable[tuple[int, str]]) -> None:
     """Draw the texts on a terminal while they are written, or write a line of figures for each; then the verdict."""
     console = output.stdout
-    if not console.is_terminal:
-        for _ in steps:
-            pass
-        output.write(lines(comparison))
-    else:
+    if console.is_terminal:
         _draw(comparison, steps, console)
+    else:
+        deque(steps, maxlen=0)
+        output.write(lines(comparison))
     output.stdout.print(comparison.verdict, style="bold")
 
 
@@ -115,31 +115,19 @@ class _View:
             height = height // 2 - _BORDERS
         width = (options.max_width // 2 if is_wide else options.max_width) - _BORDERS - 2
         panels = [self._panel(which, width, max(min(height, _MOST_LINES), 1), console) for which in range(2)]
-        if not is_wide:
-            yield Group(*panels)
-            return
-        grid = Table.grid(expand=True)
-        for _ in panels:
-            grid.add_column(ratio=1)
+        grid = Table.grid(Column(ratio=1), Column(ratio=1), expand=True)
         grid.add_row(*panels)
-        yield grid
+        yield grid if is_wide else Group(*panels)
 
     def _panel(self, which: int, width: int, height: int, console: Console) -> Panel:
         text = Text(self._texts[which])
         text.append(self._last[which], style=f"bold {_STYLES[which]}" if which == self._now else None)
-        visible = text.wrap(console, max(width, 1), no_wrap=False)[-height:]
-        return Panel(
-            Text("\n").join(visible),
-            title=_NAMES[which],
-            subtitle=self._caption(which),
-            border_style=_STYLES[which],
-            height=height + _BORDERS,
-        )
-
-    def _caption(self, which: int) -> str:
+        seen = Text("\n").join(text.wrap(console, max(width, 1), no_wrap=False)[-height:])
         s = self._completions[which].statistics
         if self._now < which:
-            return "comes next"
-        if not s.passes:
-            return "reading the prompt"
-        return f"{s.seconds:.1f} s · {s.tokens_per_second:.1f} tokens/s · {s.tokens_per_pass:.1f} a pass"
+            caption = "comes next"
+        elif not s.passes:
+            caption = "reading the prompt"
+        else:
+            caption = f"{s.seconds:.1f} s · {s.tokens_per_second:.1f} tokens/s · {s.tokens_per_pass:.1f} a pass"
+        return Panel(seen, title=_NAMES[which], subtitle=caption, border_style=_STYLES[which], height=height + _BORDERS)

@@ -27,7 +27,7 @@ def test_the_texts_that_are_expected_are_those_that_are_written(methods: tuple[s
     )
     with specrun.load(learn=False) as model:
         bench = Bench(model, settings, Run(shown.append))
-        _ = bench.sweep(PROMPTS) if is_sweep else bench.run(PROMPTS)
+        _ = bench.run(PROMPTS, is_sweep)
     assert bench._n_written == bench._n_expected > 0
     assert "warming up" in shown[0]
     shares = [int(share) for text in shown for share in re.findall(r"(\d+)%", text)]
@@ -47,7 +47,7 @@ def test_without_a_draft_model_auto_has_the_draft_sources(is_sweep: bool, monkey
         new_auto = model.plans.auto
         monkeypatch.setattr(model.plans, "auto", lambda t: made.append(new_auto(t)) or made[-1])
         bench = Bench(model, settings, Run(lambda _: None))
-        off, auto = bench.sweep(prompts) if is_sweep else bench.run(prompts)
+        off, auto = bench.run(prompts, is_sweep)
         assert [str(chooser) for chooser in made] == [auto.plan]
     assert (off.method, auto.method) == (OFF_ROW, AUTO_ROW)
     assert auto.tokens == off.tokens
