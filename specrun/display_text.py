@@ -44,6 +44,11 @@ def size_text(n_bytes: float) -> str:
     return f"{n_bytes:.0f} bytes"
 
 
+def counted(n: int, noun: str) -> str:
+    """A number of things: `1 text`, `12 texts`."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
 def duration_text(seconds: float) -> str:
     """A length of time with about two digits, in one unit: `8 s`, `45 s`, `3 min`, `1.7 h`."""
     if seconds < 120:

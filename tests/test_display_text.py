@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from specrun.display_text import duration_text, one_line, size_text, utf8, visible, without_secrets
+from specrun.display_text import counted, duration_text, one_line, size_text, utf8, visible, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,10 @@ from specrun.display_text import duration_text, one_line, size_text, utf8, visib
 )
 def test_sizes(n_bytes: int, text: str) -> None:
     assert size_text(n_bytes) == text
+
+
+def test_one_is_singular() -> None:
+    assert [counted(n, "text") for n in (0, 1, 12)] == ["0 texts", "1 text", "12 texts"]
 
 
 def test_lengths_of_time() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from specrun.display_text import counted
 from specrun.errors import PromptError
 from specrun.loading.model import Model
 from specrun.locations import decode, given_json, read_bytes
@@ -51,11 +52,11 @@ def fitting(
     ctx_size = model.engine.ctx_size
     pairs = [(prompt, model.prompt_tokens(prompt.text, raw)) for prompt in prompts]
     found = [(prompt, tokens) for prompt, tokens in pairs if len(tokens) + max_tokens <= ctx_size]
-    what = f"with {max_tokens} more tokens beyond the context of {ctx_size}"
+    what = f"with {counted(max_tokens, 'more token')} beyond the context of {ctx_size}"
     if not found:
         raise PromptError(f"all prompts are {what}; give a larger --ctx-size")
     if len(found) < len(prompts):
-        note(f"left out {len(prompts) - len(found)} of {len(prompts)} prompts: they are {what}")
+        note(f"left out {len(prompts) - len(found)} of {counted(len(prompts), 'prompt')}: {what}")
     return found
 
 

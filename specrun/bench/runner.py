@@ -15,6 +15,7 @@ from specrun.decoding.generation import Generation
 from specrun.decoding.passes import write_alone
 from specrun.decoding.request import Request
 from specrun.decoding.statistics import Statistics
+from specrun.display_text import counted
 from specrun.loading.model import Model
 from specrun.long_run import Run
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
@@ -103,8 +104,8 @@ class Bench:
         runs: list[Statistics] = []
         for text in texts:
             if self._n_written == 1:  # the first text, which also warms up, says little about the others
-                n, n_tokens = self._n_expected, self._settings.max_tokens
-                self._run = self._run.work(f"{n} answers of {n_tokens} tokens, plainly and with each plan in turn")
+                size = counted(self._settings.max_tokens, "token")
+                self._run = self._run.work(f"{self._n_expected} answers of {size}, plainly and with each plan in turn")
             self._run.done(max(self._n_written - 1, 0) / (self._n_expected - 1)).show(label)
             # All rows write the same text, which draft sources would otherwise remember from the rows before.
             self._model.forget(keep_caches)

@@ -22,7 +22,7 @@ from specrun.chat.conversation_file import Keeper, LastConversation
 from specrun.chat.reader import without_echo
 from specrun.decoding.completion import Completion
 from specrun.decoding.request import Request
-from specrun.display_text import one_line, size_text, visible, without_secrets
+from specrun.display_text import counted, one_line, size_text, visible, without_secrets
 from specrun.errors import PromptError, SpecrunError, UsageError
 from specrun.interrupts import Ending, InterruptFlag, held, is_ending
 from specrun.llama.chat_template import Message
@@ -243,7 +243,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
         path = kept[int(argument) - 1] if is_number else _path(argument)
         loaded = conversation_file.read(path)
         self._session.messages = loaded.messages
-        self._note(f"loaded {len(loaded.messages)} messages")
+        self._note(f"loaded {counted(len(loaded.messages), 'message')}")
         if self._around.keeper:
             self._around.keeper.go_on_with(loaded if path in kept else None)
             self._keep_on_disk()
@@ -295,7 +295,7 @@ def _conversations(paths: Sequence[Path]) -> Table:
         try:
             when = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
             one = conversation_file.read(path)
-            rows.append((when, one.target or _EMBEDDED, f"{len(one.messages)} messages", one.question))
+            rows.append((when, one.target or _EMBEDDED, counted(len(one.messages), "message"), one.question))
         except (OSError, SpecrunError) as error:
             rows.append(("", "", str(error)))
     return _numbered(rows)

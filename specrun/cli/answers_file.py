@@ -65,7 +65,7 @@ class AnswersFile:
 
     run: str | None = None
     after_ctrl_c = "Ctrl-C keeps the finished texts"
-    ended = "texts are kept; the same command goes on with the others"
+    ended = "kept; the same command goes on with the others"
 
     def __init__(self, path: Path, note: Callable[[str], None]) -> None:
         if path.exists() and not path.is_file():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specrun.display_text import counted
 from specrun.errors import PromptError, UsageError
 from specrun.locations import names_file, typed
 from specrun.options.expand import argument, complete_targets, expanded, flag
@@ -122,7 +123,7 @@ def _talk(
             way = way_to_draft(target) if models.draft is None else None
             output.note(answer_report.chat_line(target, loop.model, asked[-1], way))
         if last and (n := len(last.messages)):
-            output.note(f"continuing a conversation of {n} messages; the last was: {last.question}")
+            output.note(f"continuing a conversation of {counted(n, 'message')}; the last was: {last.question}")
         loop.run()
         n_said = len(said)
     for text in said[n_said:]:  # what was not kept while the model was closed

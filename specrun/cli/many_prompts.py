@@ -16,7 +16,7 @@ from specrun.cli.answers_file import AnswersFile, made_with
 from specrun.cli.prompt_input import PromptLine
 from specrun.decoding.completion import Completion
 from specrun.decoding.request import Request
-from specrun.display_text import duration_text, rate_text
+from specrun.display_text import counted, duration_text, rate_text
 from specrun.errors import INTERRUPTED_EXIT_CODE, ModelFileError, PromptError, SpecrunError
 from specrun.interrupts import InterruptFlag
 from specrun.loading.many import write_many
@@ -78,11 +78,11 @@ class Lines:
 class Printed:
     """Objects on stdout, in the order of the lines or as they are ready. Use it in a `with` statement.
 
-    after_ctrl_c: what becomes of texts after that, for people. ended: what it is of so many that are whole.
+    after_ctrl_c: what becomes of texts after that, for people. ended: of those that are whole.
     """
 
     after_ctrl_c = "Ctrl-C ends the texts as they are"
-    ended = "texts are whole; with --output FILE the same command would go on with the others"
+    ended = "finished; with --output FILE the same command would go on with the others"
 
     as_ready: bool
     _waiting: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -177,28 +177,30 @@ class _Asking:
 
     def progress(self) -> str:
         """How far it is, for a line on a terminal."""
-        known, left = "", ""
+        done, left = counted(self.n_done, "text"), ""
         if self.known is not None:
             n_all = self.known - self.n_left_out - len(self.failed)
-            known, n_left = f" of {n_all}", n_all - self.n_done
+            done, n_left = f"{self.n_done} of {counted(n_all, 'text')}", n_all - self.n_done
             left = left_text(self._seconds * n_left / self.n_done) if self.n_done else ""
-        return f"{self.n_done}{known} texts, {self._rate} tokens/s{left}, {self.answers.after_ctrl_c}"
+        return f"{done}, {self._rate} tokens/s{left}, {self.answers.after_ctrl_c}"
 
     def summary(self) -> str:
         """What was written, for a line at the end."""
-        return f"{self.n_done} texts, {self.n_tokens} tokens in {duration_text(self._seconds)}, {self._rate} tokens/s"
+        written = f"{counted(self.n_done, 'text')}, {counted(self.n_tokens, 'token')}"
+        return f"{written} in {duration_text(self._seconds)}, {self._rate} tokens/s"
 
     def ended(self) -> str:
         """What became of the texts of a run that Ctrl-C ended."""
-        of = "" if self.known is None else f" of {self.known}"
-        return f"{self.n_left_out + self.n_done}{of} {self.answers.ended}"
+        n = self.n_left_out + self.n_done
+        texts = counted(n, "text") if self.known is None else f"{n} of {counted(self.known, 'text')}"
+        return f"{texts} {self.answers.ended}"
 
     def failures(self) -> str:
         """How many lines failed, and which."""
         first, n = sorted(self.failed)[:_NAMED], len(self.failed)
         more = f" and {n - len(first)} more" if n > len(first) else ""
         which = f"line{'s' if n > 1 else ''} {', '.join(map(str, first))}{more}"
-        return f"{n} of {self.n_taken} lines failed ({which}); their objects say why"
+        return f"{n} of {counted(self.n_taken, 'line')} failed ({which}); `error` says why"
 
     @property
     def _seconds(self) -> float:

@@ -78,7 +78,7 @@ def with_room(options: RunOptions, crowd: Crowd, here: Here) -> tuple[RunOptions
     n = min(wanted, max(most, 1), most_texts(file) or wanted)
     why = None
     if crowd.asked and n < wanted:
-        why = f"{n} of {wanted} texts are written at a time; the caches of more would take too much of the memory"
+        why = f"{n} of {wanted} texts at a time; the caches of more would take too much of the memory"
     if n < 2:
         return options, why
     return replace(options, parallel=n, shared_tokens=max(n * n_tokens, ctx_size)), why

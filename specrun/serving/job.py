@@ -13,6 +13,7 @@ from itertools import chain
 
 from specrun.decoding.completion import Completion
 from specrun.decoding.request import Request
+from specrun.display_text import counted
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.api_error import UNAVAILABLE, ApiError
 from specrun.serving.prompts import Prompt
@@ -123,7 +124,8 @@ class JobQueue:
                 raise stopping()
             if len(self._waiting) >= self._most + self.n_slots - self.n_running:
                 self.n_refused += 1
-                why = f"{len(self._waiting)} requests are waiting already; try again later, or raise --queue"
+                queued = counted(len(self._waiting), "request")
+                why = f"the queue has {queued} already; try again later, or raise --queue"
                 retry = {"Retry-After": str(max(round(self._last_s / self.n_slots), 1))}  # when a place may be free
                 raise ApiError(why, UNAVAILABLE, headers=retry)
             self._waiting.append(job)

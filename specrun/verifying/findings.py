@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from specrun.display_text import counted
 from specrun.sampling import filters
 from specrun.sampling.adjustments import SamplingParameters
 from specrun.sampling.filters import Logits
@@ -203,9 +204,9 @@ def _about_texts(compared: Sequence[Finding]) -> str:
         return f"{which} with speculation came out the same, at {rate:.1f} tokens a pass"
     widest = max(ties, key=lambda tie: tie.gap or 0.0)
     return (
-        f"{n - n_ties} of {n} texts with speculation came out the same, at {rate:.1f} tokens a pass, and {n_ties} "
-        f"{'parts' if n_ties == 1 else 'part'} where two tokens were nearly equal (by {widest.gap:.2g} at most, where "
-        f"the sizes of passes explain {widest.explained:.2g}); --exact prevents that"
+        f"{n - n_ties} of {counted(n, 'text')} with speculation came out the same, at {rate:.1f} tokens a pass, and "
+        f"{n_ties} {'parts' if n_ties == 1 else 'part'} where two tokens were nearly equal (by {widest.gap:.2g} at "
+        f"most, where the sizes of passes explain {widest.explained:.2g}); --exact prevents that"
     )
 
 

@@ -14,6 +14,7 @@ from specrun.bench.bench_prompts import BenchPrompt, fitting
 from specrun.decoding.generation import Generation, StepOfText
 from specrun.decoding.passes import write_alone
 from specrun.decoding.request import Request
+from specrun.display_text import counted
 from specrun.llama.context import Logits
 from specrun.llama.invariance import tree_along, true_path
 from specrun.llama.target import TargetContext
@@ -68,7 +69,7 @@ class Verifier:
         settings = self.settings
         pairs = fitting(prompts, self.model, settings.max_tokens, settings.raw, self.run.note)
         n = len(pairs) * len(settings.temperatures)
-        run = self.run.work(f"{n} texts, each written plainly and with speculation and compared")
+        run = self.run.work(f"{counted(n, 'text')}, each written plainly and with speculation and compared")
         for i, (prompt, tokens) in enumerate(pairs):
             self.model.engine.reset()  # once: all texts, and what compares them, begin with the prompt as read now
             for j, temperature in enumerate(settings.temperatures):

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specrun.display_text import rate_text, size_text
+from specrun.display_text import counted, rate_text, size_text
 from specrun.hardware.memory import held_bytes
 from specrun.long_run import left_text
 
@@ -63,10 +63,11 @@ def as_text(completion: Completion, model: Model) -> str:
     exactness, residency, placement = model.exactness, model.residency, model.placement
     s, vram = completion.statistics, _vram_bytes(model)
     parts = ", ".join(f"{part} {ms:.2f}" for part, ms in _ms_per_pass(s).items())
+    prompt, answer = counted(s.prompt_tokens, "token"), counted(s.completion_tokens, "token")
     lines = [
         f"plan        {completion.plans}",
-        f"prompt      {s.prompt_tokens} tokens, {s.prompt_tokens_decoded} decoded in {s.prefill_seconds:.2f} s",
-        f"answer      {s.completion_tokens} tokens in {s.seconds:.2f} s, {s.tokens_per_second:.1f} tokens/s, "
+        f"prompt      {prompt}, {s.prompt_tokens_decoded} decoded in {s.prefill_seconds:.2f} s",
+        f"answer      {answer} in {s.seconds:.2f} s, {s.tokens_per_second:.1f} tokens/s, "
         + ("interrupted" if completion.finish_reason == "interrupted" else f"ended by {completion.finish_reason}"),
         f"passes      {s.passes}, {s.tokens_per_pass:.2f} tokens a pass",
         f"ms a pass   {parts}",
@@ -92,7 +93,7 @@ def as_text(completion: Completion, model: Model) -> str:
     if s.acceptance_rate is not None:
         share = "" if s.draft_to_target is None else f"; a draft pass takes {s.draft_to_target:.2g} of a target pass"
         nodes = f"{1 + s.drafted / n_passes:.1f} nodes a pass"
-        lines.append(f"drafted     {s.drafted} tokens, {s.acceptance_rate:.0%} accepted, {nodes}{share}")
+        lines.append(f"drafted     {counted(s.drafted, 'token')}, {s.acceptance_rate:.0%} accepted, {nodes}{share}")
     if s.offered:
         lines.append(f"accepted    {' '.join(f'{rate:.2f}' for rate in _acceptance(s))} (by depth)")
     return "\n".join(lines)
@@ -184,7 +185,7 @@ def status(completion: Completion, started: float) -> str:
     """A line about an answer that is being written since `started`, a moment of `time.perf_counter()`."""
     s = completion.statistics
     if s.passes:
-        done = f"{s.completion_tokens} tokens, {rate_text(s.tokens_per_second)} tokens/s"
+        done = f"{counted(s.completion_tokens, 'token')}, {rate_text(s.tokens_per_second)} tokens/s"
         return f"{done}, the first after {s.first_token_seconds:.1f} s, Ctrl-C stops"
     seconds, n_read, n = time.perf_counter() - started, completion.prompt_tokens_read, s.prompt_tokens
     if not n_read:
@@ -195,7 +196,7 @@ def status(completion: Completion, started: float) -> str:
 def one_line(completion: Completion) -> str:
     """The line under an answer in a chat."""
     s = completion.statistics
-    parts = [f"{s.completion_tokens} tokens", f"{s.tokens_per_second:.1f} tokens/s"]
+    parts = [counted(s.completion_tokens, "token"), f"{s.tokens_per_second:.1f} tokens/s"]
     parts += [f"{s.tokens_per_pass:.1f} tokens a pass"] if s.offered else []
     parts += ["interrupted"] if completion.finish_reason == "interrupted" else []
     return ", ".join(parts)

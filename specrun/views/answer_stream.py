@@ -14,7 +14,7 @@ from rich.segment import Segment, SegmentLines
 from rich.text import Text
 
 from specrun.decoding.completion import Completion
-from specrun.display_text import visible
+from specrun.display_text import counted, visible
 from specrun.reading.deltas import Delta
 from specrun.views.answer_report import status
 from specrun.views.markdown_text import MarkdownText
@@ -115,7 +115,7 @@ class _Answer:
             seconds = time.perf_counter() - self._began_thinking
             n_tokens = self._completion.statistics.completion_tokens - self._n_before
             took = f"{seconds:.{0 if seconds >= 10 else 1}f} s"
-            self._console.print(Text(f"thought for {took}, {n_tokens} tokens\n", "dim"))
+            self._console.print(Text(f"thought for {took}, {counted(n_tokens, 'token')}\n", "dim"))
 
     def print_finished(self) -> None:
         """Print what is finished, if anything is."""

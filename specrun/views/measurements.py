@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specrun.bench.rows import Row
-from specrun.display_text import rate_text
+from specrun.display_text import counted, rate_text
 from specrun.llama_settings import LlamaSettings
 from specrun.loading import exact_passes
 from specrun.profiles.profile import Profile, TunedPlan
@@ -68,8 +68,8 @@ def settings_words(settings: LlamaSettings) -> list[str]:
     k, v, repack, offload = settings.type_k, settings.type_v, settings.repack, settings.op_offload
     least = settings.offload_min_batch
     words = {
-        f"{settings.threads} threads": settings.threads,
-        f"{settings.threads_batch} threads for passes over several tokens": settings.threads_batch,
+        counted(settings.threads or 0, "thread"): settings.threads,
+        f"{counted(settings.threads_batch or 0, 'thread')} for passes over several tokens": settings.threads_batch,
         f"{settings.batch_size} tokens of a prompt at a time": settings.batch_size,
         f"prompts in passes of {settings.prompt_pass} tokens": settings.ubatch_size,
         f"weights {'re-ordered for this CPU' if repack else 'in the order of the file'}": repack is not None,

@@ -186,7 +186,7 @@ def test_jsonl_keeps_ids_and_goes_on_after_bad_lines(here: SpecrunHere, script: 
     assert [answer["line"] for answer in answers if answer["id"] is None and "line" in answer] == [3, 8, 10, 14]
     assert "line 3 is not JSON" in bad["3"]
     assert 'no "prompt"' in bad["[1, 2]"]
-    assert result.stderr.endswith("9 of 13 lines failed (lines 3, 5, 6, 7, 8 and 4 more); their objects say why\n")
+    assert result.stderr.endswith("9 of 13 lines failed (lines 3, 5, 6, 7, 8 and 4 more); `error` says why\n")
     assert "--ctx-size" in bad['"long"']
 
 
@@ -202,7 +202,7 @@ def test_an_option_in_a_line_is_not_left_out_in_silence(here: SpecrunHere, scrip
         assert f'line {i + 1} has "{next(iter(fields[i]))}"' in refused[i]["error"]
         assert f"give {option} to the command" in refused[i]["error"]
     assert result.code == PROMPT_ERROR
-    assert result.stderr.endswith("4 of 5 lines failed (lines 1, 2, 3, 4); their objects say why\n")
+    assert result.stderr.endswith("4 of 5 lines failed (lines 1, 2, 3, 4); `error` says why\n")
 
 
 def test_a_line_that_the_chat_template_refuses_is_an_error_of_its_own(

@@ -211,7 +211,7 @@ def test_ctrl_c_writes_what_is_finished(specrun: Specrun, tmp_path: Path, expect
     rest, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
     assert b"Traceback" not in stderr
-    assert b" of %d texts are whole; with --output FILE" % N in stderr
+    assert b" of %d texts finished; with --output FILE" % N in stderr
     found = texts((first + rest).decode())
     assert found[0] == expected[0]
     whole = {identity: tokens for identity, tokens, _ in expected}
@@ -242,7 +242,7 @@ def test_progress_is_shown_on_a_terminal_where_the_answers_go_to_a_file(specrun:
     terminal.expect("of 8 texts", timeout=TIMEOUT_S)
     terminal.expect("tokens/s", timeout=TIMEOUT_S)
     terminal.sendintr()
-    terminal.expect("of 8 texts are kept; the same command goes on", timeout=TIMEOUT_S)
+    terminal.expect("of 8 texts kept; the same command goes on", timeout=TIMEOUT_S)
     terminal.expect(pexpect.EOF)
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from specrun.display_text import counted
+
 _TOKENS_PER_DOUBLING = 0.62  # committed tokens that a tree of twice the nodes adds (docs/benchmarks/growth.md)
 # Tokens of the smallest size and of the multiple of a class, at most: contexts have room for one less as padding.
 MOST_PADDED = 64
@@ -65,7 +67,8 @@ class PassSizes:
         to = "" if self.is_single else " or more" if self.most is None else f" to {self.most}"
         multiples = f" in multiples of {self.multiple}" if self.multiple > 1 and not self.is_single else ""
         in_order = ", and only the first path of a tree is exact" if self.in_order else ""
-        return f"{self.least}{to} tokens{multiples}{in_order}"
+        tokens = f"{self.least}{to} tokens" if to else counted(self.least, "token")
+        return f"{tokens}{multiples}{in_order}"
 
 
 ANY_SIZE = PassSizes()

@@ -61,11 +61,11 @@ class PassTimes:
     """Milliseconds of a pass by its tokens and by the tokens in the cache, with specrun's own work in it.
 
     It begins with what `specrun tune` or earlier runs measured, or with nothing. A size that was run has its own time.
-    Sizes between known ones are interpolated, and times beyond them rise more slowly: pass times are concave, so both
-    are more optimistic than the truth, a planner tries the size if it could pay, and the pass corrects it. Reading a
-    prompt tells the time of a large pass at no cost. Where large passes copy weights to a GPU, and smaller ones are
-    computed where the weights lie, neither says anything of the other. One factor for all sizes follows the machine's
-    speed, which other programs, heat and the file cache change.
+    Sizes between known ones are interpolated, times below them fall in proportion, and times beyond them rise more
+    slowly: pass times are concave, so all are more optimistic than the truth, a planner tries the size if it could pay,
+    and the pass corrects it. Reading a prompt tells the time of a large pass at no cost. Where large passes copy
+    weights to a GPU, and smaller ones are computed where the weights lie, neither says anything of the other. One
+    factor for all sizes follows the machine's speed, which other programs, heat and the file cache change.
 
     A mixture's pass reads further experts for each token, and one over 8 tokens may take six times as long as one over
     a single token, so such optimism would cost much. Its times are those of the experts that are expected to be read,
@@ -221,6 +221,9 @@ class PassTimes:
         if self._experts:
             return self._of_mixture(points, prompt if self._known else None, end)
         least, largest = min(points), max(points)
+        # All passes so far may have had parts of prompts. If smaller ones were expected to take as long as those, each
+        # would be filled with nodes that seem free, and nothing be learned of them. By concave times this is the least.
+        points = {1: points[least] / least} | points
         if largest >= end:
             return points
         if prompt:

@@ -108,6 +108,15 @@ def test_where_passes_had_tokens_of_several_texts_only_smaller_ones_are_expected
     assert PassTimes(known=[PassTime(200, 0, 900.0)]).ms(260, 0) <= 260 / 200 * 900.0
 
 
+def test_below_the_smallest_known_size_no_token_is_free_until_a_smaller_pass_tells() -> None:
+    times = PassTimes()
+    times.record(112, 0, 1300.0)  # a prompt, and the next tokens of two texts
+    assert np.diff(times.row(0)[2:113]) == pytest.approx(1300.0 / 112)
+    times.record(2, 0, 50.0)
+    assert times.ms(2, 0) == 50.0
+    assert times.ms(57, 0) == pytest.approx((50.0 + 1300.0) / 2)
+
+
 def test_a_threshold_beyond_all_trees_changes_nothing() -> None:
     far, none = PassTimes(copies_from=1024), PassTimes()
     for times in (far, none):
