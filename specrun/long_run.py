@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from specrun import clock
@@ -18,11 +17,6 @@ _WORTH_SAYING = 20.0  # seconds; what is over sooner needs no announcement
 
 def no_display(_text: str) -> None:
     """The display of what nobody watches."""
-
-
-def unwatched() -> AbstractContextManager[Callable[[str], None]]:
-    """A block with a display that shows nothing."""
-    return nullcontext(no_display)
 
 
 def left_text(seconds: float) -> str:

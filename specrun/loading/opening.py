@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from specrun.loading.model import Model
 from specrun.loading.placing import LoadPlan, plan_load
 from specrun.loading.resolving import run_options, with_profile
 from specrun.loading.run_options import Here, RunOptions
-from specrun.long_run import unwatched
+from specrun.long_run import no_display
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import SamplingOptions
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
@@ -42,7 +42,7 @@ def open_model(
     fetcher: Fetcher,
     note: Callable[[str], None],
     largest: Plan | None = None,
-    progress: Callable[[], AbstractContextManager[Callable[[str], None]]] = unwatched,
+    progress: Callable[[], AbstractContextManager[Callable[[str], None]]] = lambda: nullcontext(no_display),
     parallel: int = 1,
     crowd: Crowd | None = None,
     is_fixed: bool = False,

@@ -44,16 +44,13 @@ def near_tie_gap(
 
 def _margin(logits: Logits, token: int, parameters: SamplingParameters) -> float:
     """How far the token is from being cut by a filter; if one cuts it, minus how far it is from passing."""
-    by_min_p = float(logits[token] - logits.max()) - math.log(parameters.min_p) if parameters.min_p > 0 else math.inf
-    return min(_top_k_margin(logits, token, parameters.top_k), _top_p_margin(logits, token, parameters), by_min_p)
-
-
-def _top_k_margin(logits: Logits, token: int, k: int) -> float:
-    if not 0 < k < len(logits):
-        return math.inf
-    ranked = filters.top_k(logits, k + 1)
-    rival = ranked[k] if token in ranked[:k] else ranked[k - 1]
-    return float(logits[token] - logits[rival])
+    margins, k = [_top_p_margin(logits, token, parameters)], parameters.top_k
+    if 0 < k < len(logits):
+        ranked = filters.top_k(logits, k + 1)
+        margins.append(float(logits[token] - logits[ranked[k] if token in ranked[:k] else ranked[k - 1]]))
+    if parameters.min_p > 0:
+        margins.append(float(logits[token] - logits.max()) - math.log(parameters.min_p))
+    return min(margins)
 
 
 def _top_p_margin(logits: Logits, token: int, parameters: SamplingParameters) -> float:

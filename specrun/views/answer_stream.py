@@ -25,7 +25,6 @@ _MOST_OF_THE_TIME = 0.05  # that drawing may take
 _MOST_RENDERED = 8000  # characters of an unfinished block; only the end of a longer block is shown until it is complete
 _BELOW = 2  # lines of the screen that are kept for the status
 
-
 # Shows what is added to an answer as it comes. The last argument: whether what the model thinks is shown.
 AnswerView = Callable[[Iterable[Delta], Completion, bool], None]
 
