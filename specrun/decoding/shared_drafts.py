@@ -118,9 +118,9 @@ def _grow(steps: Sequence[StepOfText]) -> None:
     together: list[_Tree] = []
     for step in steps:
         draft, source, drafter = step.text.engine.draft, step.drafting.source, step.drafter
-        if drafter and source and draft and draft.shared:
+        if drafter and source and isinstance(draft, DraftContext):
             growing = drafter.grow(step.text.target.tokens, step.limits)
-            together.append(_Tree(step, draft.shared, source, growing))
+            together.append(_Tree(step, draft, source, growing))
         else:
             step.grow()
     if len(together) < 2:

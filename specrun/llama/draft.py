@@ -62,11 +62,6 @@ class AnyDraft(DraftModel):
         yield
         self._is_unfinished = False
 
-    @property
-    def shared(self) -> DraftContext | None:
-        """Itself, if trees of several texts can be grown in the same passes."""
-        return None
-
     def n_unread(self, tokens: Sequence[int]) -> int:
         """About how many of `tokens` the next `start` with them would read."""
         return len(tokens) - common_prefix(self._tokens, tokens[:-1])
@@ -169,10 +164,6 @@ class DraftContext(AnyDraft):
         self._tokens += chunk
         n_outputs = int(len(self._tokens) == len(held))
         return committed_tokens(chunk, begin, 1, n_outputs, self._whole)
-
-    @property
-    def shared(self) -> DraftContext:
-        return self
 
     def n_unread(self, tokens: Sequence[int]) -> int:
         tokens = self.vocabulary.read(tokens)

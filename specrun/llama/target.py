@@ -42,7 +42,7 @@ class TargetContext(PassBounds):
         """slot: this text's cells, where several texts share the context; None if it has the context for itself."""
         super().__init__(context.config, slot or text_cache(context))
         self.context = context
-        self.n_vocab = context.model.n_vocab
+        self.n_vocab, self.max_leaves = context.model.n_vocab, self.cells.max_leaves
         self.slot = slot
         self.tokens: list[int] = []
         self.n_cached = 0
@@ -52,15 +52,6 @@ class TargetContext(PassBounds):
         self._sequences = LeafSequences(context, self.cells)
         self._chunks: Iterator[int] = iter(())  # the tokens of each, of a prompt that is being read
         self.n_chunk = 0
-
-    @property
-    def max_leaves(self) -> int:
-        return self.cells.max_leaves
-
-    @property
-    def most_pending(self) -> int | None:
-        """Most committed tokens that wait for a pass; None where what was accepted stays in the cache."""
-        return self.cells.most_pending if self.cells.most_back is None else None
 
     @property
     def n_pending(self) -> int:
