@@ -90,16 +90,11 @@ def _parse(raw: bytes, number: int, prefix: str) -> PromptLine:
     if not line["prompt"].strip():
         return PromptLine(**wrong, error=f"line {number} has an empty prompt")
     for name, value in line.items():
-        if value is not None and (option := _option(name)):
+        option = option_of(f"--{name.replace('_', '-')}")  # by whatever name it is known
+        if value is not None and option[2:].replace("-", "_") in _OPTIONS:
             why = f'line {number} has "{name}", but options are the same for all lines; give {option} to the command'
             return PromptLine(**wrong, error=why)
     return PromptLine(line.get("id", number), prefix + line["prompt"], number=number)
-
-
-def _option(name: str) -> str | None:
-    """The option for texts that a field's name means, by whatever name it is known; None for other data."""
-    option = option_of(f"--{name.replace('_', '-')}")
-    return option if option[2:].replace("-", "_") in _OPTIONS else None
 
 
 def is_terminal() -> bool:

@@ -30,12 +30,7 @@ _LEAST_SAMPLES = 20  # with fewer, a beginning of an answer is hardly ever expec
 class VerifyOptions:
     """What is compared, as the user gave it."""
 
-    # fmt: off
-    prompts: Path | None = option(
-        None, "FILE", 'Your own prompts: JSONL of {"prompt"}. By default a prompt that is shipped for each of six '
-        "kinds of text."
-    )
-    # fmt: on
+    prompts: Path | None = option(None, "FILE", 'Your own prompts: JSONL of {"prompt"}. By default six shipped ones.')
     temp: str = option("0,0.8", "LIST", "Temperatures: 0 always takes the likeliest token.")
     max_tokens: int = option(64, "N", "Most tokens of every text.", "-n")
     samples: int = option(400, "N", "Seeds for the test of a --method that keeps only the distribution.")
@@ -92,10 +87,8 @@ def verify(
         output.write_json([finding.as_json() for finding in findings])
     else:
         output.print_table(report(findings))
-        verdict = f"Does it change the answers? {found.verdict(findings)}"
-        output.stdout.print(verdict, style="bold")
-    failures = [finding for finding in findings if finding.is_failure]
-    if failures:
+        output.stdout.print(f"Does it change the answers? {found.verdict(findings)}", style="bold")
+    if failures := [finding for finding in findings if finding.is_failure]:
         raise VerificationError(found.failure(failures))
 
 

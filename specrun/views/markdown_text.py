@@ -164,12 +164,9 @@ def _drawable(tokens: Iterable[Token]) -> Iterator[Token]:
         elif token.type == "link_open":
             yield Token("text_open", "link", 1)
         elif token.type == "link_close":
-            yield Token("text_close", "link", -1)
-            yield Token("text", "", 0, content=" (")
-            yield Token("text_open", "link_url", 1)
-            yield Token("text", "", 0, content=token.content)
-            yield Token("text_close", "link_url", -1)
-            yield Token("text", "", 0, content=")")
+            yield from (Token("text_close", "link", -1), Token("text", "", 0, content=" ("))
+            yield from (Token("text_open", "link_url", 1), Token("text", "", 0, content=token.content))
+            yield from (Token("text_close", "link_url", -1), Token("text", "", 0, content=")"))
         else:
             yield token
 
