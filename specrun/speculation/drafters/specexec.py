@@ -74,31 +74,25 @@ SPECEXEC = Method(
 )
 
 
-def _of_head(head: HeadKind, paper: str, pays: str) -> Method:
-    """The method that asks for a head and nothing else. All other methods take a head as they take a draft model."""
-    return Method(
-        name=head,
-        kind="tree",
-        paper=f"{paper}, in trees of SpecExec",
-        pays=pays,
-        drafter=specexec,
-        needs=(HEADS[head],),
-        head=head,
-    )
-
-
-EAGLE3 = _of_head(
-    "eagle3",
-    "EAGLE-3, arXiv 2503.01840",
-    "where a tree pays and a head was trained for this target: it drafts better than a small model of its cost",
+# They ask for a head and nothing else. All other methods take a head as they take a draft model.
+_OF_HEADS: tuple[tuple[HeadKind, str, str], ...] = (
+    (
+        "eagle3",
+        "EAGLE-3, arXiv 2503.01840",
+        "where a tree pays and a head was trained for this target: it drafts better than a small model of its cost",
+    ),
+    (
+        "mtp",
+        "Gloeckle et al., arXiv 2404.19737; DeepSeek-V3, 2412.19437",
+        "where drafting pays and the target has MTP layers, which take the memory of a layer or two",
+    ),
+    (
+        "dflash",
+        "DFlash, arXiv 2602.06036",
+        "where a head was trained for this target, and draft passes take time: a whole tree needs one",
+    ),
 )
-MTP = _of_head(
-    "mtp",
-    "Gloeckle et al., arXiv 2404.19737; DeepSeek-V3, 2412.19437",
-    "where drafting pays and the target has MTP layers, which take the memory of a layer or two",
-)
-DFLASH = _of_head(
-    "dflash",
-    "DFlash, arXiv 2602.06036",
-    "where a head was trained for this target, and draft passes take time: a whole tree needs one",
+EAGLE3, MTP, DFLASH = (
+    Method(head, "tree", f"{paper}, in trees of SpecExec", pays, specexec, needs=(HEADS[head],), head=head)
+    for head, paper, pays in _OF_HEADS
 )
