@@ -83,7 +83,7 @@ def tried(texts: Sequence[str], file: Path, rng: random.Random, seen: Seen) -> N
         writer = AnswerWriter(model, make_request(_OPTIONS), False, None, "show", False)
         has_template = model.llama_model.chat_template is not None
         for text in texts:
-            seen["prompt", _ending(partial(writer.write_text, text))] += 1
+            seen["prompt", _ending(partial(writer.write, text, False))] += 1
             system = rng.choice(texts) if has_template else None
             answer = partial(model.generate, text, system=system, max_tokens=2, temp=0)
             seen["prompt from Python", _ending(answer)] += 1
@@ -116,7 +116,7 @@ def _write(texts: Sequence[str], model: Model, writer: AnswerWriter, rng: random
         file.write("\n".join(lines))
         file.flush()
         with Printed(as_ready=False) as printed:
-            write_lines(model, writer, Lines(read_lines(None, [Path(file.name)])), None, printed, False)
+            write_lines(model, writer, Lines(read_lines(None, [Path(file.name)])), None, printed, ())
     written.seek(0)
     for number, own, line in zip(range(1, len(ids) + 1), ids, written.read().split("\n"), strict=False):
         answer = json.loads(line, parse_constant=_refuse)
