@@ -8,13 +8,10 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
-from jsonschema import Draft202012Validator
 
 from specrun.constraints.json_schema import schema_to_gbnf
 from specrun.llama import LlamaModel
 from specrun.llama.grammar import Grammar
-
-_FORMATS = Draft202012Validator.FORMAT_CHECKER
 
 
 def random_text(grammar: Grammar, model: LlamaModel, seed: int) -> str:
@@ -37,8 +34,11 @@ def random_text(grammar: Grammar, model: LlamaModel, seed: int) -> str:
 
 def is_valid(schema: Any, text: str) -> bool:
     """Whether the jsonschema library finds a text valid, formats included. Numbers are what is written, as decimals."""
+    from jsonschema import Draft202012Validator  # it makes grammars of formats for a second, in every test process
+
     exact = json.loads(json.dumps(schema), parse_float=Decimal)
-    return bool(Draft202012Validator(exact, format_checker=_FORMATS).is_valid(json.loads(text, parse_float=Decimal)))
+    validator = Draft202012Validator(exact, format_checker=Draft202012Validator.FORMAT_CHECKER)
+    return bool(validator.is_valid(json.loads(text, parse_float=Decimal)))
 
 
 def check_texts(model: LlamaModel, schema: Any, n: int) -> set[str]:

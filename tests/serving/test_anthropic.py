@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import pytest
 
 from specrun.reading.deltas import CallDelta, Delta
@@ -18,6 +17,9 @@ from tests.models import CHAT_TEMPLATE, scripted_llama
 from tests.serving.running import NAME, Access, Server, running
 from tests.serving.templates import QWEN3
 from tests.serving.test_tools import CALL_PIECES, END_PIECES, SCHEMA
+
+if TYPE_CHECKING:  # in every test process it would take a second
+    import anthropic
 
 TOOLS: list[Any] = [{"name": "weather", "description": "Tells it.", "input_schema": SCHEMA}]
 SYSTEM: list[Any] = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
@@ -35,6 +37,8 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def client(qwen: Server) -> Iterator[anthropic.Anthropic]:
+    import anthropic
+
     with anthropic.Anthropic(base_url=qwen.url, api_key="any", max_retries=0) as client:
         yield client
 
@@ -97,6 +101,8 @@ def test_system_messages_between_the_others_stay_in_their_place(qwen: Server) ->
 
 @pytest.mark.slow
 def test_the_last_message_of_the_assistant_is_continued(server: Server) -> None:
+    import anthropic
+
     ask: list[Any] = [{"role": "user", "content": "def f(x):"}]
     with anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0) as client:
         whole, begun = (client.messages.create(model=NAME, max_tokens=n, messages=ask) for n in (24, 8))
@@ -112,6 +118,8 @@ def test_stop_sequences(client: anthropic.Anthropic) -> None:
 
 
 def test_errors_have_anthropics_shape(qwen: Server, client: anthropic.Anthropic) -> None:
+    import anthropic
+
     with pytest.raises(anthropic.BadRequestError, match="tool_result"):
         client.messages.create(model=NAME, max_tokens=8, messages=[{"role": "user", "content": [{"type": "image"}]}])
     response = qwen.client.post("/v1/messages", json={"messages": []})
@@ -128,6 +136,8 @@ def test_errors_have_anthropics_shape(qwen: Server, client: anthropic.Anthropic)
 
 @pytest.mark.slow
 def test_the_key(script: Path) -> None:
+    import anthropic
+
     with running(script, plan=OFF.plan(), access=Access(key="secret")) as server:
         with anthropic.Anthropic(base_url=server.url, api_key="secret", max_retries=0) as client:
             assert client.messages.create(model=NAME, max_tokens=8, messages=ASK).content[0].type == "text"

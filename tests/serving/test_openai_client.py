@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import openai
 import pytest
 
 from specrun.serving.http_server import Access
 from tests.serving.running import Server, running
+
+if TYPE_CHECKING:  # in every test process it would take a second
+    import openai
 
 ASK = [{"role": "user", "content": "def read_config(path):"}]
 
@@ -21,6 +24,8 @@ def keyed() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def client(keyed: Server) -> Iterator[openai.OpenAI]:
+    import openai
+
     with openai.OpenAI(base_url=f"{keyed.url}/v1", api_key="secret", max_retries=0) as client:
         yield client
 
@@ -53,6 +58,8 @@ def test_text_completions(client: openai.OpenAI) -> None:
 
 
 def test_models(client: openai.OpenAI) -> None:
+    import openai
+
     assert [model.id for model in client.models.list()] == ["small"]
     assert client.models.retrieve("small").owned_by == "specrun"
     with pytest.raises(openai.NotFoundError, match="there is no model other; this server has small"):
@@ -61,6 +68,8 @@ def test_models(client: openai.OpenAI) -> None:
 
 @pytest.mark.slow
 def test_errors(client: openai.OpenAI, keyed: Server) -> None:
+    import openai
+
     with pytest.raises(openai.BadRequestError, match="temperature"):
         client.chat.completions.create(model="any", messages=ASK, temperature=-1)
     with (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import openai
 import pydantic
 import pytest
 
@@ -16,6 +15,9 @@ from tests.models import CHAT_TEMPLATE, edited, scripted_llama
 from tests.serving.running import NAME, running
 from tests.serving.templates import QWEN3
 from tests.serving.test_tools import CALL_PIECES, END_PIECES, TOOLS
+
+if TYPE_CHECKING:  # in every test process it would take a second
+    import openai
 
 ASK: list[Any] = [{"role": "user", "content": "Weather in Oslo?"}]
 
@@ -29,6 +31,8 @@ class Report(pydantic.BaseModel):
 @pytest.fixture
 def tools(tmp_path: Path) -> Iterator[openai.OpenAI]:
     """A client of a server whose model says something and calls a tool."""
+    import openai
+
     file = scripted_llama(tmp_path / "q.gguf", [b"I look.", *CALL_PIECES, *END_PIECES], metadata={CHAT_TEMPLATE: QWEN3})
     with (
         running(file, plan=OFF.plan()) as server,
@@ -56,6 +60,8 @@ def allowed(mode: str, *names: str) -> Any:
 
 @pytest.mark.slow
 def test_only_allowed_tools_are_called(tools: openai.OpenAI) -> None:
+    import openai
+
     def answer(tools_given: Any, choice: Any) -> Any:
         given: Any = {"messages": ASK, "tools": tools_given, "tool_choice": choice, "max_tokens": 64}
         return tools.chat.completions.create(model=NAME, **given)
@@ -73,6 +79,8 @@ def test_only_allowed_tools_are_called(tools: openai.OpenAI) -> None:
 
 @pytest.mark.slow
 def test_an_answer_is_parsed_into_a_class(tmp_path: Path) -> None:
+    import openai
+
     file = edited(tmp_path / "pair.gguf", embedded.TARGET, {CHAT_TEMPLATE: QWEN3})
     with running(file) as server, openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         answer = client.chat.completions.parse(

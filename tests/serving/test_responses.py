@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
 
 from specrun.catalog import embedded
@@ -18,6 +17,9 @@ from tests.serving.running import CHAT, NAME, Json, Server, running
 from tests.serving.templates import QWEN3
 from tests.serving.test_openai_tools import Report
 from tests.serving.test_tools import CALL_PIECES, END_PIECES, SCHEMA
+
+if TYPE_CHECKING:  # in every test process it would take a second
+    import openai
 
 PATH = "/v1/responses"
 WEATHER: Json = {"type": "function", "name": "weather", "description": "Tells it.", "parameters": SCHEMA}
@@ -39,6 +41,8 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def client(qwen: Server) -> Iterator[openai.OpenAI]:
+    import openai
+
     with openai.OpenAI(base_url=f"{qwen.url}/v1", api_key="any", max_retries=0) as client:
         yield client
 
@@ -143,6 +147,8 @@ def test_the_next_turn_brings_items_back(client: openai.OpenAI, qwen: Server) ->
 
 @pytest.mark.slow
 def test_earlier_responses_are_named_instead_of_sent(client: openai.OpenAI, qwen: Server) -> None:
+    import openai
+
     first = client.responses.create(model=NAME, input=ASK, tools=TOOLS, instructions="Be brief.")
     result: Any = {"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "rain"}
     output: list[Any] = [item.model_dump(exclude_none=True) for item in first.output]
@@ -214,6 +220,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.slow
 def test_an_answer_is_parsed_into_a_class(pair: Server) -> None:
+    import openai
+
     with openai.OpenAI(base_url=f"{pair.url}/v1", api_key="any", max_retries=0) as client:
         answer = client.responses.parse(
             model=NAME, input=ASK, text_format=Report, max_output_tokens=400, temperature=0.8, extra_body={"seed": 1}
