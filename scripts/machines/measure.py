@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 from unittest.mock import patch
 
 from machines import pairs
 from machines.simulated import STEP_MS, simulated
 from machines.tables import MACHINES, Machine
+from specrun import clock
 from specrun.catalog import embedded
+from specrun.decoding.completion import Completion
 from specrun.decoding.request import make_request
-from specrun.decoding.statistics import Statistics
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.learning import Learner
 from specrun.loading.model import Model
@@ -55,15 +59,16 @@ class Row:
     agreement: int
     temperature: float
     text: str
+    sample: int
     plain: float
     first: float  # `auto` without a profile
     second: float  # a run that begins with what the first one learned
     tuned: float | None  # `auto` with a profile of `specrun tune`; None, as the forecast, without one
-    best: float  # the best fixed plan of the grid
+    best: float  # the best fixed plan of those that were written
     best_plan: str
-    forecast: float | None  # what the profile expects of `auto` at this temperature, over all texts
+    forecast: tuple[float, float] | None  # the range that the profile expects of the ratio to plain decoding
     first_plan: str
-    tune_passes: float | None  # what `specrun tune` took with these texts, in plain passes
+    tune_passes: float | None  # what `specrun tune` took, in plain passes
 
 
 @dataclass(frozen=True)
@@ -79,22 +84,45 @@ class WrittenText:
         return 1e3 * self.n_tokens / ms
 
 
-def grid(
-    folder: Path, agreement: int, temperature: float, text: str, plans: Sequence[Plan] = GRID
-) -> dict[Plan, WrittenText]:
-    """The text as each plan of the grid writes it."""
+class Cell(NamedTuple):
+    """A text. sample: which prompt of its kind, and which seed."""
+
+    temperature: float
+    text: str
+    sample: int = 0
+
+
+_STAGES = {"target": "target", "draft": "draft", "in": "bits", "writing": "texts"}
+
+
+class StageTimes:
+    """Seconds of the stages of `specrun tune`, told apart by the first word that it shows."""
+
+    def __init__(self) -> None:
+        self.seconds = Counter[str]()
+        self._stage, self._since = "settings", clock.now()
+
+    def display(self, text: str) -> None:
+        """Of a `Run`. text: what begins now."""
+        now = clock.now()
+        self.seconds[self._stage] += now - self._since
+        self._stage, self._since = _STAGES.get(re.split("[: ]", text)[0], "settings"), now
+
+
+def grid(folder: Path, agreement: int, cell: Cell, plans: Sequence[Plan] = GRID) -> dict[Plan, WrittenText]:
+    """The text as each plan writes it."""
     given = replace(options(folder, agreement), plans=tuple(plans))
     found = {}
     with simulated(MACHINES[0]) as simulation, Model(given) as model:
         for plan in plans:
-            write(model, text, temperature, plan, 1)  # the prompt is read
+            write(model, cell, plan, 1)  # the prompt is read
             simulation.passes.clear()
-            statistics = write(model, text, temperature, plan, keep=True)
+            statistics = write(model, cell, plan, keep=True).statistics
             found[plan] = WrittenText(statistics.completion_tokens, tuple(simulation.passes))
     return found
 
 
-Grids = dict[tuple[int, float, str], dict[Plan, WrittenText]]
+Grids = dict[tuple[int, Cell], dict[Plan, WrittenText]]
 
 
 @contextmanager
@@ -118,78 +146,76 @@ def options(folder: Path, agreement: int) -> RunOptions:
 
 
 def write(
-    model: Model, text: str, temperature: float, plan: Plan | None = None, n_tokens: int = N_TOKENS, keep: bool = False
-) -> Statistics:
+    model: Model, cell: Cell, plan: Plan | None = None, n_tokens: int = N_TOKENS, keep: bool = False
+) -> Completion:
     """Write one text; with `auto` unless a plan is given. keep: whether the caches keep what they hold."""
     model.forget(keep)
-    request = make_request(SamplingOptions(temp=temperature, max_tokens=n_tokens, seed=1))
-    request = replace(request, prompt=model.prompt_tokens(pairs.prompt(text), raw=True), ignore_eos=True)
-    completion = model.complete(request, FixedPlan(plan) if plan else None)
+    request = make_request(SamplingOptions(temp=cell.temperature, max_tokens=n_tokens, seed=1 + cell.sample))
+    prompt = model.prompt_tokens(pairs.prompt(cell.text, cell.sample), raw=True)
+    completion = model.complete(replace(request, prompt=prompt, ignore_eos=True), FixedPlan(plan) if plan else None)
     completion.run()
-    return completion.statistics
+    return completion
 
 
-def untuned(folder: Path, agreement: int, temperature: float, text: str, runs: int = 2) -> list[tuple[float, str]]:
+def untuned(folder: Path, agreement: int, cell: Cell, runs: int = 2) -> list[tuple[float, str]]:
     """Rates of runs of which each begins with what the ones before learned, and the plan at the end of each."""
     found = []
     for _ in range(runs):
         given = options(folder, agreement)
         with Model(given, Learner(given, LlamaSettings(threads=1), print)) as model:
-            rate = write(model, text, temperature).tokens_per_second
-            found.append((rate, str(model.plans.at(temperature))))
+            rate = write(model, cell).statistics.tokens_per_second
+            found.append((rate, str(model.plans.at(cell.temperature))))
     return found
 
 
-def tuned(
-    folder: Path, agreement: int, cells: Sequence[tuple[float, str]], effort: EffortName = "default"
-) -> tuple[Profile, dict[tuple[float, str], tuple[float, str]]]:
-    """What `specrun tune` measures, and the rate and the plan of `auto` with that profile, by temperature and text."""
-    given = options(folder, agreement)
-    profile, *_ = tune_pair(given, identity_of(given), effort, (0.8, 0.0), None, True, Run())
+def tune(folder: Path, agreement: int, effort: EffortName) -> tuple[Profile, Counter[str]]:
+    """The profile of `specrun tune`, kept, and the seconds that its stages took."""
+    given, times = options(folder, agreement), StageTimes()
+    profile, *_ = tune_pair(given, identity_of(given), effort, (0.8, 0.0), None, True, Run(times.display))
+    times.display("")
     profile_files.save(profile)
-    found = {}
-    with Model(with_profile(given, SpeculationOptions(), 0.8, print)) as model:
-        for temperature, text in cells:
-            rate = write(model, text, temperature).tokens_per_second
-            found[temperature, text] = rate, str(model.plans.at(temperature))
-    return profile, found
+    return profile, times.seconds
+
+
+def write_tuned(folder: Path, agreement: int, cell: Cell, n_tokens: int = N_TOKENS) -> Completion:
+    """The text as `auto` writes it with the profile that `tune` has kept."""
+    with Model(with_profile(options(folder, agreement), SpeculationOptions(), cell.temperature, print)) as model:
+        return write(model, cell, n_tokens=n_tokens)
 
 
 def rows(
     folder: Path,
     machine: Machine,
     agreement: int,
-    cells: Sequence[tuple[float, str]],
+    cells: Sequence[Cell],
     written: Grids,
     effort: EffortName | None = "default",
 ) -> Iterator[Row]:
-    """A row for each temperature and text. written: the texts as the plans of the grid write them. effort: of
+    """A row for each text. written: the texts as fixed plans write them, plain decoding among these. effort: of
     `specrun tune`; None for no tuned runs.
     """
-    foretold, rates_tuned, tune_passes = dict[float, float](), dict[tuple[float, str], float](), None
+    profile, rates_tuned, tune_passes = None, dict[Cell, float](), None
     if effort:
-        with data_folder(), simulated(machine) as simulation:
-            profile, found = tuned(folder, agreement, cells, effort)
-            foretold = {t: profile.at(t).predicted_tokens_per_second for t, _ in cells}
-            rates_tuned = {cell: rate for cell, (rate, _) in found.items()}
-            tune_passes = 1e3 * simulation.seconds / machine.ms(1, 64)
-    for temperature, text in cells:
         with data_folder(), simulated(machine):
-            (first, plan), (second, _) = untuned(folder, agreement, temperature, text)
-        rates = {str(fixed): one.rate(machine) for fixed, one in written[agreement, temperature, text].items()}
+            profile, seconds = tune(folder, agreement, effort)
+            rates_tuned = {c: write_tuned(folder, agreement, c).statistics.tokens_per_second for c in cells}
+            tune_passes = 1e3 * seconds.total() / machine.ms(1, 64)
+    for cell in cells:
+        with data_folder(), simulated(machine):
+            (first, plan), (second, _) = untuned(folder, agreement, cell)
+        rates = {str(fixed): one.rate(machine) for fixed, one in written[agreement, cell].items()}
         best = max(rates, key=lambda name: rates[name])
         yield Row(
             machine.name,
             agreement,
-            temperature,
-            text,
+            *cell,
             plain=rates["off"],
             first=first,
             second=second,
-            tuned=rates_tuned.get((temperature, text)),
+            tuned=rates_tuned.get(cell),
             best=rates[best],
             best_plan=best,
-            forecast=foretold.get(temperature),
+            forecast=profile.at(cell.temperature).ratio_range if profile else None,
             first_plan=plan,
             tune_passes=tune_passes,
         )

@@ -25,8 +25,10 @@ def draft(folder: Path, agreement: int) -> Path:
 
 
 def prompt(text: str, which: int = 0) -> str:
-    """The prompt of a kind of text, continued as it is."""
+    """One of the prompts of a kind of text, continued as it is. which: they are taken in turn."""
+    shipped = bench_prompts.shipped(["edit" if text == "copies" else text])
+    prompt = shipped[which % len(shipped)].text
     if text == "copies":
-        code = bench_prompts.shipped(["edit"])[which].text.split("```python\n")[1].split("```")[0]
+        code = prompt.split("```python\n")[1].split("```")[0]
         return code[:1200] + "\n\n" + code[:300]
-    return bench_prompts.shipped([text])[which].text
+    return prompt

@@ -32,8 +32,8 @@ _FURTHER_BOUNDARIES = (5 * BLOCK, 6 * BLOCK, 9 * BLOCK)
 # Chosen by hand. Sizes above the number of tokens n are at least 2 n - 1 (`_twice`).
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 18, 22, 24, 31, 32, 63, 64)
 _FEW_SIZES = (1, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13, 14, 16, 32, 64)
-_SHORT_TEXT, _SEVERAL = 16, 8  # tokens of a text and of a pass after it
 _MULTIPLES = (1, 2, 4, 8, 16, 32, 64)  # of which all sizes of a class may be
+EIGHT_OR_MORE = PassSizes(8, 4)  # lies in a class of every type of weights (docs/exactness.md)
 _EFFORTS = ((60.0, 32, _SIZES), (150.0, 16, _FEW_SIZES), (float("inf"), 4, _FEW_SIZES))
 
 
@@ -71,18 +71,14 @@ def exact_sizes(
         target.reset()
 
 
-def depends_on_size(target: TargetContext, tokens: Sequence[int]) -> bool:
-    """Whether a token gets other bits in a pass over several tokens than in a plain one. Empties the cache.
-
-    Two passes after a short text tell, so equal bits prove nothing. tokens: a text to decode.
+def holds(sizes: PassSizes, target: TargetContext, tokens: Sequence[int], largest: int) -> bool:
+    """Whether passes of this class give a token the same bits. It takes a tenth of the passes of `exact_sizes`, whose
+    parameters these are. Empties the cache.
     """
-    text = [tokens[i % len(tokens)] for i in range(_SHORT_TEXT + _SEVERAL)]
-    target.reset()
+    if not target.can_pad(sizes):
+        return False
     try:
-        target.set_prompt(text[: _SHORT_TEXT + 1])
-        alone = target.score(TokenTree.root_only(text[_SHORT_TEXT]))[0].tobytes()
-        target.drop_tree()
-        return target.score(TokenTree.chain(text[_SHORT_TEXT:]))[0].tobytes() != alone
+        return Comparison(target, tokens, largest).holds(sizes)
     finally:
         target.reset()
 

@@ -46,6 +46,10 @@ class TunedPlan:
     predicted_tokens_per_pass: float
     plain_tokens_per_second: float  # of plain decoding
     expected: list[ExpectedPlan]  # plans that were measured, plain decoding too, fastest first
+    # Multiples of plain decoding's rate: the range in which nine of ten other texts are expected, apart from those that
+    # repeat themselves or their prompt; and what `specrun tune` wrote, by kind of text. None and empty without that.
+    ratio_range: tuple[float, float] | None = None
+    ratio_by_kind: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

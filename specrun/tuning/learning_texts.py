@@ -19,17 +19,23 @@ from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.arm import ExpectedPlan
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.method import OFF, Plan
-from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.planning.guide import Guide, PassRecord, RunCosts
 
 Prompt = tuple[str, list[int]]  # the kind of text, and token ids
+
+COPIED = "edit"  # the kind of text that repeats most of its prompt
 
 # All chosen by hand.
 _LEAST_PASSES = 3  # of a text, however long they take
 _UNTIMED = 1  # passes of a text in which caches still hold what was there before
 _USUAL_CHANCE = 0.7  # that a drafted token is right, before any was seen
 _LEAST_ERROR = 0.03  # relative error of a rate at least: the machine's speed varies by about as much
+# Standard deviation of the logarithm of the rate from text to text before any was written, and texts that this counts
+# as; and how many standard deviations from the mean nine of ten texts are at most.
+_SPREAD, _SPREAD_TEXTS, _NINE_OF_TEN = 0.2, 4, 1.65
+# Texts that begin with what these have taught are so many times as fast: 1.1 to 1.5 (docs/benchmarks/tune.md).
+_TAUGHT = 1.2
 
 
 @dataclass(frozen=True)
@@ -46,56 +52,112 @@ class Learned:
     written: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Text:
+    """A text that was written.
+
+    n_timed, n_passes: tokens and passes that tell its speed. ratio: its rate, as a multiple of plain decoding's.
+    """
+
+    kind: str
+    tokens: list[int]
+    n_timed: int
+    n_passes: int
+    ratio: float
+
+
 def learn(
-    model: Model, plan: Plan, costs: RunCosts, temperature: float, prompts: Sequence[Prompt], n_tokens: int, run: Run
-) -> Learned:
-    """Write a text after each of the prompts, by the very learning that every run of `auto` does.
+    model: Model,
+    plan: Plan,
+    costs: RunCosts,
+    temperatures: Sequence[float],
+    prompts: Sequence[Prompt],
+    n_tokens: int,
+    run: Run,
+) -> list[Learned]:
+    """Write a text at each temperature after each of the prompts, by the very learning that every run of `auto` does.
+
+    A prompt is read once for all temperatures, because reading may take longer than writing.
 
     plan: the adaptive one, with the bounds that trees may have. costs: what is known, which the passes correct.
     n_tokens: of each text, at most; it ends earlier, after a few passes, where the run's deadline needs that.
     """
-    plain_ms = costs.target.ms(1, len(prompts[0][1]))
-    plain = 1e3 / plain_ms
-    off = ExpectedPlan(OFF.plan(), plain, _LEAST_ERROR * plain)
+    n_prompt = len(prompts[0][1])
+    plain_ms = costs.target.ms(1, n_prompt)
+    off = ExpectedPlan(OFF.plan(), 1e3 / plain_ms, _LEAST_ERROR * 1e3 / plain_ms)
     if model.engine.draft is None:
-        return Learned(TunedPlan(temperature, OFF.plan(), plain, 1.0, plain, [off]))
-    guide = Guide(costs, Calibration())
-    guide.expect(max(guide.chain_rate(_USUAL_CHANCE, len(prompts[0][1])), 1.0) / plain_ms)
-    meter = PositionalMeter(model.engine, SamplingParameters(temperature=temperature))
-    n_passes, n_timed, ratios, tokens = 0, 0, list[float](), list[int]()
+        return [Learned(TunedPlan(t, off.plan, 1e3 / plain_ms, 1.0, 1e3 / plain_ms, [off])) for t in temperatures]
+    rate = max(Guide(costs).chain_rate(_USUAL_CHANCE, n_prompt), 1.0) / plain_ms
+    guides = {t: Guide(costs, rate=rate) for t in temperatures}
+    texts: dict[float, list[_Text]] = {t: [] for t in temperatures}
+    n_left = len(prompts) * len(temperatures)
     for i, (kind, prompt) in enumerate(prompts):
-        run.show(f"writing at temperature {temperature:g}: {kind}, text {i + 1} of {len(prompts)}")
-        stage = run.stage((run.deadline - clock.now()) / (len(prompts) - i))
-        records = _write(model, FixedPlan(plan, guide), prompt, temperature, i, n_tokens, stage)
-        timed = records[_UNTIMED:] or records
-        n_own = sum(one.n_tokens for one in timed)
-        n_passes, n_timed = n_passes + len(timed), n_timed + n_own
-        plainly = n_own * statistics.mean(guide.plain_ms(one.ctx) for one in timed) / 1e3
-        ratios.append(math.log(plainly / sum(one.seconds for one in timed)))
-        written = [token for one in records for token in one.accepted.tokens]
-        tokens += written
-        if i == 0:
-            meter.add([*prompt, *written], len(prompt) - 1)
-    ratio = math.exp(statistics.mean(ratios))
-    error = ratio * max(_LEAST_ERROR, statistics.stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else 0.3)
+        model.forget()
+        for t in temperatures:
+            run.show(f"writing at temperature {t:g}: {kind}, text {i + 1} of {len(prompts)}")
+            stage = run.stage((run.deadline - clock.now()) / n_left)
+            n_left -= 1
+            # What the texts before have taught is where this one begins, as a run after `specrun tune` does.
+            guides[t] = Guide(costs, guides[t].calibration.with_run(), guides[t].rate)
+            texts[t].append(_write(model, FixedPlan(plan, guides[t]), prompt, t, i, n_tokens, stage, kind))
+    found = []
+    for t in temperatures:
+        meter = PositionalMeter(model.engine, SamplingParameters(temperature=t))
+        meter.add([*prompts[0][1], *texts[t][0].tokens], n_prompt - 1)
+        calibration = guides[t].calibration.with_run()
+        acceptance = Acceptance(t, calibration, meter.vector(), calibration.n_counted)
+        written = tuple(token for text in texts[t] for token in text.tokens)
+        found.append(Learned(_tuned(texts[t], t, plan, off), acceptance, costs.draft.table(plain_ms), written))
+    return found
+
+
+def _tuned(texts: Sequence[_Text], temperature: float, plan: Plan, off: ExpectedPlan) -> TunedPlan:
+    """The better of the adaptive plan and plain decoding, by the texts that do not copy, and what to expect."""
+    plain = off.tokens_per_second
+    usual = [text for text in texts if text.kind != COPIED] or texts
+    logs = [math.log(text.ratio) for text in usual]
+    ratio, n = math.exp(statistics.mean(logs)), len(logs)
+    error = ratio * max(_LEAST_ERROR, statistics.stdev(logs) / math.sqrt(n) if n > 1 else 0.3)
     drafting = ExpectedPlan(plan, ratio * plain, error * plain)
-    expected = sorted([drafting, off], key=lambda one: -one.tokens_per_second)
-    calibration = guide.calibration.with_run()
     # Where nothing pays the adaptive tree drafts nothing, and is as fast as plain decoding but for noise.
-    best, n_tokens_per_pass = (drafting, n_timed / n_passes) if ratio > 1 + _LEAST_ERROR else (off, 1.0)
-    tuned = TunedPlan(temperature, best.plan, best.tokens_per_second, n_tokens_per_pass, plain, expected)
-    acceptance = Acceptance(temperature, calibration, meter.vector(), calibration.n_counted)
-    return Learned(tuned, acceptance, costs.draft.table(plain_ms), tuple(tokens))
+    pays = ratio > 1 + _LEAST_ERROR
+    per_pass = sum(text.n_timed for text in usual) / sum(text.n_passes for text in usual)
+    kinds = dict.fromkeys(text.kind for text in texts)
+    return TunedPlan(
+        temperature,
+        plan if pays else off.plan,
+        ratio * plain if pays else plain,
+        per_pass if pays else 1.0,
+        plain,
+        sorted([drafting, off], key=lambda one: -one.tokens_per_second),
+        _range(logs),
+        {kind: statistics.geometric_mean(text.ratio for text in texts if text.kind == kind) for kind in kinds},
+    )
+
+
+def _range(logs: Sequence[float]) -> tuple[float, float]:
+    """The range of `auto`'s ratios in which nine of ten other texts are expected, by the logarithms of those of the
+    adaptive plan, which `auto` leaves where it loses.
+    """
+    kept = [max(log, 0.0) + math.log(_TAUGHT) for log in logs]
+    mean, n = statistics.mean(kept), len(kept)
+    squares = _SPREAD_TEXTS * _SPREAD**2 + sum((log - mean) ** 2 for log in kept)
+    most = _NINE_OF_TEN * math.sqrt(squares / (_SPREAD_TEXTS + n - 1) * (1 + 1 / n))
+    return math.exp(mean - most), math.exp(mean + most)
 
 
 def _write(
-    model: Model, plans: FixedPlan, prompt: list[int], temperature: float, seed: int, n_tokens: int, run: Run
-) -> list[PassRecord]:
-    model.forget()
+    model: Model, plans: FixedPlan, prompt: list[int], temperature: float, seed: int, n_tokens: int, run: Run, kind: str
+) -> _Text:
     request = Request(prompt, SamplingParameters(temperature=temperature, seed=seed), n_tokens, ignore_eos=True)
     records = list[PassRecord]()
     for record in write_alone(Generation(model.engine, request, plans)):
         records.append(record)
         if len(records) >= _LEAST_PASSES and run.is_over():
             break
-    return records
+    assert plans.guide
+    timed = records[_UNTIMED:] or records
+    n_timed = sum(one.n_tokens for one in timed)
+    plainly = n_timed * statistics.mean(plans.guide.plain_ms(one.ctx) for one in timed) / 1e3
+    tokens = [token for one in records for token in one.accepted.tokens]
+    return _Text(kind, tokens, n_timed, len(timed), plainly / sum(one.seconds for one in timed))

@@ -152,14 +152,21 @@ def repeat(timer: PassTimer, taken: dict[int, list[float]], counts: Mapping[int,
             last = n
 
 
-def table(timer: PassTimer, sizes: Sequence[int], contexts: Sequence[int], n_rounds: int, run: Run) -> CostTable:
+def table(
+    timer: PassTimer,
+    sizes: Sequence[int],
+    contexts: Sequence[int],
+    n_rounds: int,
+    run: Run,
+    timed: Timings | None = None,
+) -> CostTable:
     """The cost table.
 
     All `sizes` are timed at the first of the context lengths, with further ones between them where the times are
-    jagged; at the other lengths a few sizes are.
+    jagged; at the other lengths a few sizes are. timed: of these sizes at the first length, if that is done.
     """
     run.show(f"passes over 1 to {sizes[-1]} tokens, context {contexts[0]}")
-    base = rounds(timer, contexts[0], sizes, n_rounds, run)
+    base = timed or rounds(timer, contexts[0], sizes, n_rounds, run)
     refine(timer, base, n_rounds, run)
     times = base.pass_times()
     plain_ms = statistics.median(base.ms[1])

@@ -19,7 +19,8 @@ from typing import Any
 from specrun import clock
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import CrashError, LlamaError
-from specrun.llama.invariance import exact_sizes
+from specrun.llama import TargetContext
+from specrun.llama.invariance import exact_sizes, holds
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.default_settings import keeps_bits
 from specrun.loading.model import Model
@@ -31,7 +32,7 @@ from specrun.profiles.codec import converter
 from specrun.profiles.profile import TriedSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
-from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes, best_rate, is_free, tokens_of
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes, best_rate, is_free, tokens_of
 from specrun.tuning.pass_timer import PassTimer, TargetTimer, rounds
 
 _BATCH = 2048  # tokens of a batch of several micro-batches, by llama.cpp's own default
@@ -44,7 +45,8 @@ _CTX = PROMPT + ANSWER // 2  # tokens in the cache before the timed passes
 _ROUNDS = 2
 _LONGEST = 3600.0  # seconds; stands for no deadline in JSON
 _VERY_SLOW_MS = 200.0  # time of a plain pass above which no more than the fewest rounds are made
-_LEAST_PASSES = 25  # plain passes that a trial takes then, at least; comparing bits takes as many again
+_LEAST_PASSES = 25  # plain passes that a trial takes at least, besides reading the prompt
+_READING = 32  # tokens of a pass whose time tells about how long a prompt takes
 NOT_TRIED = "llama.cpp's settings were not tried, because passes take long; `specrun tune --thorough` tries them"
 
 
@@ -220,9 +222,9 @@ def measured(
 ) -> Tried | None:
     """Load the target and try `settings` where `options` decide nothing; passes over `text` are timed.
 
-    compares: whether it is measured which sizes of passes give a token the same bits. Returns None if passes are slow,
-    and the run's deadline leaves no time for a second trial. Raises LlamaError if the model does not allow the
-    settings, or there is too little memory.
+    compares: whether it is measured which sizes of passes give a token the same bits. Returns None if the run's
+    deadline leaves no time for a second trial. Raises LlamaError if the model does not allow the settings, or there is
+    too little memory.
     """
     decided = options.settings.over(settings)
     largest = SPECEXEC.plan(max(_SIZES), 8)
@@ -236,17 +238,30 @@ def measured(
         timer.fill(0)
         timer.ms(1)
         plain_ms = timer.ms(1)
-        if plain_ms > _VERY_SLOW_MS and not is_time(2 * _LEAST_PASSES * plain_ms / 1e3, run):
+        two_trials = 2 * _LEAST_PASSES * plain_ms / 1e3
+        if not is_time(two_trials, run):
+            return None
+        n = min(_READING, target.room())
+        if not is_time(two_trials + 2 * ctx / n * timer.ms(n) / 1e3, run):
             return None
         started = clock.now()
         timer.fill(ctx)
         prompt_ms = 1e3 * (clock.now() - started) / ctx
         sizes, plain_ms = worth_timing(timer, target.room())
-        exact = exact_sizes(target, tokens, max(sizes), quick=True)[0] if compares else None
-        least = exact.least if exact else 1
         short = run.stage(0 if plain_ms > _VERY_SLOW_MS else math.inf)
-        times = rounds(timer, ctx, sorted({*sizes, min(least, target.room())}), _ROUNDS, short).pass_times()
-        return Tried(name, settings, {t.n: t.ms for t in times}, exact, prompt_ms)
+        ms = {t.n: t.ms for t in rounds(timer, ctx, sizes, _ROUNDS, short).pass_times()}
+        exact = _exact_sizes(target, tokens, options.exact) if compares else None
+        if exact and exact.least not in ms and exact.least <= target.room():
+            timer.fill(ctx)
+            ms[exact.least] = timer.ms(exact.least)
+        return Tried(name, settings, dict(sorted(ms.items())), exact, prompt_ms)
+
+
+def _exact_sizes(target: TargetContext, tokens: Sequence[int], all_classes: bool) -> PassSizes:
+    """all_classes: whether a class that costs something is of interest, too."""
+    if all_classes:
+        return exact_sizes(target, tokens, max(_SIZES), quick=True)[0]
+    return ANY_SIZE if holds(ANY_SIZE, target, tokens, max(_SIZES)) else PLAIN_ONLY
 
 
 def worth_timing(timer: PassTimer, most: int) -> tuple[list[int], float]:

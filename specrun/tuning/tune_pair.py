@@ -24,6 +24,7 @@ from specrun.long_run import Run
 from specrun.profiles.profile import Profile
 from specrun.speculation.drafters.cost_aware import MERGED
 from specrun.speculation.method import OFF
+from specrun.speculation.planning.costs import CostModel
 from specrun.speculation.planning.pass_times import MOST_TOKENS
 from specrun.tuning import prompt_passes, settings_trials
 from specrun.tuning.settings_trials import Tried
@@ -101,21 +102,24 @@ def tune_pair(
         seconds = (1 + _SETTINGS_SHARE) * effort.seconds - (clock.now() - started)
         effort = replace(effort, seconds=max(seconds, _LEAST_SHARE * effort.seconds))
         prompts = [(text.kind, model.prompt_tokens(text.prompt, raw)) for text in own or ()]
-        tuned = Tuner(model, effort, temperatures, unfinished, run, options.exact).measure(prompts)
+        Tuner(model, effort, temperatures, unfinished, run, options.exact).measure(prompts)
         residency = model.residency
     notices += [residency.notice] if residency.notice else []
+    assert stages.target, "all stages are over"
+    assert stages.exact_sizes
+    draft = stages.learned[-1].draft
     profile = Profile(
         identity=dict(identity),
         target=options.target.name,
-        draft=options.draft.name if options.draft and tuned.costs.draft else "",
+        draft=options.draft.name if options.draft and draft else "",
         hardware={"summary": _summary(here), **asdict(here)},
         settings=stages.settings,
         regime=placement.regime,
-        exact_sizes=tuned.exact_sizes,
-        pads=tuned.pads,
-        costs=tuned.costs,
-        acceptance=tuned.acceptance,
-        plans=tuned.plans,
+        exact_sizes=stages.exact_sizes,
+        pads=stages.pads,
+        costs=CostModel(stages.target, draft),
+        acceptance=[learned.acceptance for learned in stages.learned if learned.acceptance],
+        plans=[learned.plan for learned in stages.learned],
         tried=stages.tried,
         prompt_ms=stages.prompt_ms,
         residency=residency,

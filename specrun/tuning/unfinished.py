@@ -31,6 +31,7 @@ class Stages:
     target: CostTable | None = None
     draft: CostTable | None = None
     exact_sizes: PassSizes | None = None
+    pads: bool = False  # whether every pass was padded to these sizes when texts were written
     learned: list[Learned] = field(default_factory=list)
     prompt_ms: dict[int, float] = field(default_factory=dict)  # see `Profile`
 

@@ -134,6 +134,10 @@ def _conclusion(profile: Profile) -> list[Text]:
     lines = []
     for plan in profile.plans:
         lines.append(Text(f"temperature {plan.temperature:g}: {sentence(profile, plan)}", style="bold"))
+        if plan.ratio_by_kind:
+            kinds = sorted(plan.ratio_by_kind.items(), key=lambda item: item[1])
+            said = ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in kinds)
+            lines.append(Text(f"by kind of text: {said} times plain decoding"))
         if profile.origin == "tuned" and profile.acceptance and profile.costs.draft:
             agreement = profile.acceptance_at(plan.temperature).positional[0]
             guide, ctx = profile.guide(plan.temperature), profile.costs.target.times[0].ctx
@@ -156,16 +160,21 @@ def sentence(profile: Profile, plan: TunedPlan) -> str:
         for best in [one for one in plan.expected if one.plan.drafts][:1]:
             text += f" (the best with it, {best.plan}: {_range(plan, best.plan, best.tokens_per_second)})"
         return text
-    ratio = plan.predicted_tokens_per_second / plan.plain_tokens_per_second
-    return (
-        f"{plan.plan}: {_range(plan, plan.plan, plan.predicted_tokens_per_second)}, {ratio:.2f} times plain decoding, "
-        f"{plan.predicted_tokens_per_pass:.1f} tokens a pass"
-        + (" (the mean over texts of several kinds)" if profile.origin == "tuned" else "")
-    )
+    rate = _range(plan, plan.plan, plan.predicted_tokens_per_second)
+    if plan.ratio_range:
+        ratio = "{:.1f} to {:.1f} times plain decoding on most texts, more where they repeat themselves".format(
+            *plan.ratio_range
+        )
+    else:
+        ratio = f"{plan.predicted_tokens_per_second / plan.plain_tokens_per_second:.2f} times plain decoding"
+    return f"{plan.plan}: {rate}, {ratio}, {plan.predicted_tokens_per_pass:.1f} tokens a pass"
 
 
 def _range(tuned: TunedPlan, plan: Plan, rate: float) -> str:
-    """The range that the rate of a plan over texts of several kinds lies in with a chance of about 95 %."""
+    """The range that the rate of a plan is expected in: of most texts, or of the mean of several."""
+    if plan.drafts and tuned.ratio_range:
+        low, high = (ratio * tuned.plain_tokens_per_second for ratio in tuned.ratio_range)
+        return f"{rate_text(low)} to {rate_text(high)} tokens/s"
     error = next((one.error for one in tuned.expected if one.plan == plan), 0.0)
     if not error:
         return f"{rate_text(rate)} tokens/s"

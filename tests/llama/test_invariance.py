@@ -12,7 +12,7 @@ from specrun.catalog import embedded
 from specrun.decoding.engine import Engine
 from specrun.llama import devices
 from specrun.llama.context import Logits
-from specrun.llama.invariance import Comparison, Survey, classes_of, depends_on_size, exact_sizes
+from specrun.llama.invariance import EIGHT_OR_MORE, Comparison, Survey, classes_of, exact_sizes, holds
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
@@ -178,13 +178,12 @@ def test_a_class_that_snapshots_cannot_drop_the_padding_of_is_not_taken(
         assert exact_sizes(e.target, code_prompts(e, 1, 200)[0], 5)[0] == PassSizes(4, 4)
 
 
-def test_two_passes_tell_whether_bits_depend_on_the_size(made: Path) -> None:
-    for weights, depends in (("q8_0", False), ("q4_k_m", True)):
-        with engine(wide_target(made, weights), None, DRAFTLESS.plan(16, 8), repack=depends) as e:
-            assert (
-                depends_on_size(e.target, e.target.context.model.tokenize("def read(path):\n", add_special=False))
-                is depends
-            )
+def test_one_class_is_tried_alone(made: Path) -> None:
+    for weights, is_any in (("q8_0", True), ("q4_k_m", False)):
+        with engine(wide_target(made, weights), None, DRAFTLESS.plan(64, 8), repack=not is_any) as e:
+            tokens = e.target.context.model.tokenize("def read(path):\n", add_special=False)
+            assert holds(ANY_SIZE, e.target, tokens, 64) is is_any
+            assert holds(EIGHT_OR_MORE, e.target, tokens, 64)
             assert e.target.n_cached == 0
 
 

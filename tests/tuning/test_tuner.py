@@ -17,9 +17,10 @@ from specrun.long_run import Run
 from specrun.speculation.drafters.cost_aware import MERGED
 from specrun.speculation.growth import CandidateRows, ModelCandidates, TreeGrowth
 from specrun.speculation.method import OFF
+from specrun.speculation.planning.costs import CostTable
 from specrun.tuning.pass_timer import TargetTimer
-from specrun.tuning.tuner import Effort, Tuned, Tuner
-from specrun.tuning.unfinished import UnfinishedRun
+from specrun.tuning.tuner import Effort, Tuner
+from specrun.tuning.unfinished import Stages, UnfinishedRun
 from tests.hybrids import noisy, random_recurrent
 from tests.models import edited, random_llama
 
@@ -56,9 +57,14 @@ def tuner(target: Path, draft: Path | None, key: str = "", run: Run | None = Non
         yield Tuner(model, SHORT, [0.8, 0.0], UnfinishedRun({"of": "this"}, key), run or Run())
 
 
-def measured(target: Path, draft: Path | None) -> Tuned:
+def measured(target: Path, draft: Path | None) -> Stages:
     with tuner(target, draft) as one:
         return one.measure()
+
+
+def table_of(tuned: Stages) -> CostTable:
+    assert tuned.target
+    return tuned.target
 
 
 @pytest.mark.slow
@@ -68,10 +74,10 @@ def test_where_passes_are_slow_and_flat_trees_are_large_and_passes_few(
     with on({1: 1000.0, 512: 1100.0}, {1: 5.0, 64: 8.0}) as simulation, tuner(*pair) as one:
         before = simulation.seconds
         tuned = one.measure()
-    assert simulation.seconds - before < 90, "plain passes; the comparison of bits takes a third of them"
-    assert {1, 4, 16, 64} <= set(tuned.costs.target.sizes)
-    assert tuned.costs.target.largest >= BUDGET
-    for plan in tuned.plans:
+    assert simulation.seconds - before < 75, "plain passes"
+    assert {1, 4, 16, 64} <= set(table_of(tuned).sizes)
+    assert table_of(tuned).largest >= BUDGET
+    for plan in (one.plan for one in tuned.learned):
         assert plan.plan.method is MERGED
         assert plan.plan.budget >= BUDGET
         assert plan.predicted_tokens_per_second > 2 * plan.plain_tokens_per_second
@@ -81,8 +87,8 @@ def test_where_passes_are_slow_and_flat_trees_are_large_and_passes_few(
 def test_sizes_climb_until_they_cannot_pay(on: Callable[..., Any], pair: tuple[Path, Path]) -> None:
     with on({n: 20.0 * n for n in (1, 512)}, {1: 2.0, 64: 10.0}):
         tuned = measured(*pair)
-    assert tuned.costs.target.largest == 16, "one of 32 takes as long as 32 plain passes"
-    assert all(plan.plan == OFF.plan() for plan in tuned.plans), "and nothing pays"
+    assert table_of(tuned).largest == 16, "one of 32 takes as long as 32 plain passes"
+    assert all(one.plan.plan == OFF.plan() for one in tuned.learned), "and nothing pays"
 
 
 @pytest.mark.slow
@@ -91,8 +97,11 @@ def test_plans_and_acceptance_are_those_of_texts_at_each_temperature(
 ) -> None:
     with on({1: 50.0, 64: 60.0, 512: 300.0}, {1: 2.0, 64: 4.0}):
         tuned = measured(*pair)
-    assert [plan.temperature for plan in tuned.plans] == [one.temperature for one in tuned.acceptance] == [0.8, 0.0]
-    for plan, acceptance in zip(tuned.plans, tuned.acceptance, strict=True):
+    assert [learned.plan.temperature for learned in tuned.learned] == [0.8, 0.0]
+    for learned in tuned.learned:
+        plan, acceptance = learned.plan, learned.acceptance
+        assert acceptance
+        assert acceptance.temperature == plan.temperature
         rates = [one.tokens_per_second for one in plan.expected]
         assert rates == sorted(rates, reverse=True)
         assert rates[0] == plan.predicted_tokens_per_second
@@ -116,7 +125,7 @@ def test_the_draft_table_has_our_own_work_as_texts_show_it(
             return candidates(self, growth, nodes, rows)
 
         monkeypatch.setattr(ModelCandidates, "candidates", slowly)
-        table = measured(*pair).costs.draft
+        table = measured(*pair).learned[-1].draft
     assert table
     assert {1, 8, 64} <= set(table.sizes), "all sizes that were timed"
     assert table.ms(16, 0) == pytest.approx(2.5 + 3.0 + 0.2 * 16, rel=0.1), "which is about the width of most"
@@ -128,9 +137,7 @@ def test_the_draft_table_has_our_own_work_as_texts_show_it(
 def test_without_a_draft_the_target_alone_is_measured(on: Callable[..., Any], pair: tuple[Path, Path]) -> None:
     with on({1: 50.0, 512: 60.0}, {1: 1.0}):
         tuned = measured(pair[0], None)
-    assert tuned.costs.draft is None
-    assert tuned.acceptance == []
-    assert [plan.plan for plan in tuned.plans] == [OFF.plan()] * 2
+    assert [(one.plan.plan, one.draft, one.acceptance) for one in tuned.learned] == [(OFF.plan(), None, None)] * 2
 
 
 @pytest.mark.slow
@@ -153,7 +160,7 @@ def test_an_interrupted_run_goes_on_behind_the_stages_that_are_over(
         assert not UnfinishedRun({"of": "this"}, "another effort").is_resumed
         monkeypatch.setattr(TargetTimer, "ms", None)  # the target's passes are not timed again
         with tuner(*pair, "key") as again:
-            assert again.measure().costs.target.times == kept.stages.target.times
+            assert table_of(again.measure()).times == kept.stages.target.times
 
 
 @pytest.mark.slow
@@ -166,8 +173,10 @@ def test_a_target_whose_passes_check_one_path_is_tuned_over_chains(
     draft = edited(tmp_path / "draft.gguf", noisy(tmp_path / "noisy.gguf", plain), {"general.name": DRAFT})
     with on({1: 100.0, 512: 200.0}, {1: 2.0, 64: 10.0}):
         tuned = measured(target, draft)
-    assert tuned.costs.draft
-    assert all(one.positional[0] > 0.3 for one in tuned.acceptance)
-    for plan in tuned.plans:
+    for learned in tuned.learned:
+        plan = learned.plan
+        assert learned.draft
+        assert learned.acceptance
+        assert learned.acceptance.positional[0] > 0.3
         assert {one.plan.method for one in plan.expected} == {MERGED, OFF}
         assert plan.predicted_tokens_per_pass > 1.5

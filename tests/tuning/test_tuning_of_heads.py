@@ -56,13 +56,15 @@ def test_texts_are_written_with_it_and_tell_how_often_it_is_right(pair: tuple[Pa
     with Model(RunOptions(*pair, (plan,), ctx_size=512, settings=one, draft_settings=one)) as model:
         prompts = [("code", prompt) for prompt in code_prompts(model.engine, 2, 40)]
         costs = RunCosts.of(COSTS)
-        for temperature in (0.0, 0.8):
-            learned = learn(model, plan, costs, temperature, prompts, 24, Run())
+        found = learn(model, plan, costs, (0.0, 0.8), prompts, 24, Run())
+        for learned in found:
             assert learned.acceptance
             assert learned.acceptance.positional[0] > 0.2
-            assert learned.acceptance.positions > 0
             assert learned.plan.predicted_tokens_per_pass > 1
             assert len(learned.written) >= 2 * 24
+        # The text repeats itself: at the second temperature copies may be all that is asked.
+        assert found[0].acceptance
+        assert found[0].acceptance.positions > 0
 
 
 @pytest.mark.slow

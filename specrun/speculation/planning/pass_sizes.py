@@ -87,9 +87,5 @@ def best_rate(sizes: PassSizes, ms: Mapping[int, float]) -> float:
 
 def is_free(sizes: PassSizes, ms: Mapping[int, float]) -> bool:
     """Whether padding costs plain decoding next to nothing and bounds no tree. ms: milliseconds of a pass by size."""
-    return sizes.most is None and not sizes.in_order and min(ms[n] for n in ms if n in sizes) < _FREE * ms[1]
-
-
-def may_be_free(ms: Mapping[int, float]) -> bool:
-    """Whether padding a plain pass to some larger size costs next to nothing. ms: as for `is_free`."""
-    return min((ms[n] for n in ms if n > 1), default=math.inf) < _FREE * ms[1]
+    least = min((ms[n] for n in ms if n in sizes), default=math.inf)
+    return sizes.most is None and not sizes.in_order and least < _FREE * ms[1]
