@@ -340,6 +340,7 @@ def test_words_of_other_tools_are_understood(here: SpecrunHere, script: Path) ->
     assert chat(here, script, "one", "exit", "two").stdout == f"{SCRIPT_TEXT}\n\n"
 
 
+@pytest.mark.slow
 @given(st.one_of(st.text(), st.text().map("/{}".format)))
 def test_every_message_is_a_command_that_is_there_or_none(message: str) -> None:
     if commands.is_command(message):

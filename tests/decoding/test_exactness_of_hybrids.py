@@ -209,6 +209,7 @@ def test_a_recurrent_draft_drafts_for_any_target(
         assert result.statistics.offered[0] > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_recurrent_draft_that_is_the_target_is_always_right(tmp_path: Path, kind: str) -> None:
     model = random_recurrent(tmp_path / "model.gguf", kind)

@@ -50,6 +50,7 @@ def test_they_are_the_same_with_and_without_speculation(model: Model, plan: Plan
     assert all(len(one.top) == 4 for one in plain.logprobs)
 
 
+@pytest.mark.slow
 def test_they_are_the_models_own_without_biases(model: Model) -> None:
     completion = written(model, OFF.plan(), 512)
     assert 41 not in completion.token_ids, "it is forbidden"

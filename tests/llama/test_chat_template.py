@@ -75,6 +75,7 @@ def test_what_python_imports_late_is_there(source: str, text: str) -> None:
     assert ChatTemplate(source, "", "").render(MESSAGES) == text
 
 
+@pytest.mark.slow
 def test_no_filter_and_no_codec_opens_a_file() -> None:
     filters = ChatTemplate("{{ [messages[0].content] | map(name) | list }}", "", "")
     codecs = ChatTemplate("{{ messages[0].content.encode(name) }}", "", "")

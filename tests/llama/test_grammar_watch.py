@@ -57,6 +57,7 @@ def test_calls_of_other_threads_are_told_apart() -> None:
     assert not grammar_watch._started_at
 
 
+@pytest.mark.slow
 def test_a_device_is_not_read_without_end(here: SpecrunHere, script: Path) -> None:
     for option in ("--grammar", "--json-schema"):
         here("generate", "x", "-m", script, option, "/dev/zero").assert_fails(USAGE, "more than 16 MiB")

@@ -254,6 +254,7 @@ def test_no_pass_is_longer_than_what_its_snapshots_take_back(tmp_path: Path) -> 
         assert target.can_pad(ANY_SIZE)
 
 
+@pytest.mark.slow
 def test_snapshots_need_passes_that_are_larger(tmp_path: Path) -> None:
     # llama.cpp would end the process in the first pass.
     with LlamaModel(random_recurrent(tmp_path / "model.gguf", "qwen35")) as model:

@@ -173,6 +173,7 @@ class Texts:
         return all(len(target.tokens) < 220 for target in self.targets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [TWO_OR_MORE, PassSizes(8, 4)], ids=str)
 @pytest.mark.parametrize("largest", [1, 5, 24], ids=["plain", "small trees", "trees"])
 def test_texts_in_shared_passes_get_the_bits_that_they_get_alone(

@@ -189,6 +189,7 @@ def test_experts_that_are_read_or_mapped_give_the_same_bits(tmp_path: Path) -> N
     assert rows[0] == rows[1]
 
 
+@pytest.mark.slow
 @pytest.mark.reordered
 def test_a_draft_on_the_cpu_has_re_ordered_weights_where_that_gains(made: Path) -> None:
     draft = wide_target(made, "q4_k_m")

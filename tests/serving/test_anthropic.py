@@ -21,6 +21,8 @@ from tests.serving.test_tools import CALL_PIECES, END_PIECES, SCHEMA
 if TYPE_CHECKING:  # in every test process it would take a second
     import anthropic
 
+pytestmark = pytest.mark.slow  # Anthropic's client takes over a second to import
+
 TOOLS: list[Any] = [{"name": "weather", "description": "Tells it.", "input_schema": SCHEMA}]
 SYSTEM: list[Any] = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
 ASK: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "Weather in Oslo?"}]}]
@@ -99,7 +101,6 @@ def test_system_messages_between_the_others_stay_in_their_place(qwen: Server) ->
     assert "'user', 'assistant' or 'system'" in qwen.client.post("/v1/messages", json=body).json()["error"]["message"]
 
 
-@pytest.mark.slow
 def test_the_last_message_of_the_assistant_is_continued(server: Server) -> None:
     import anthropic
 
@@ -134,7 +135,6 @@ def test_errors_have_anthropics_shape(qwen: Server, client: anthropic.Anthropic)
     assert json.loads(response.content)["error"]["type"] == "invalid_request_error"
 
 
-@pytest.mark.slow
 def test_the_key(script: Path) -> None:
     import anthropic
 
@@ -172,7 +172,6 @@ def test_what_never_reaches_the_endpoint_is_told_in_the_same_shape(
     assert qwen.refused("/v1/message", {})[0] == 404  # in OpenAI's
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "value"),
     [

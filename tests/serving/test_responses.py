@@ -117,6 +117,7 @@ def test_a_stream_has_the_same_items_piece_by_piece(client: openai.OpenAI, qwen:
         assert text == done.get("text", done.get("arguments"))
 
 
+@pytest.mark.slow
 def test_the_next_turn_brings_items_back(client: openai.OpenAI, qwen: Server) -> None:
     first = client.responses.create(model=NAME, input=ASK, tools=TOOLS)
     output: list[Any] = [item.model_dump(exclude_none=True) for item in first.output]

@@ -114,6 +114,7 @@ def test_kernels_for_amx_are_tried_where_the_processor_has_it(monkeypatch: pytes
         assert len(tried) == len(flags)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no bound for the size of files")
 def test_a_pass_that_could_not_be_tried_says_nothing_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     import resource
