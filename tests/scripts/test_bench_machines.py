@@ -197,3 +197,12 @@ def test_many_prompts_are_never_slower_and_several_share_passes(measure: ModuleT
     assert two.seconds <= 1.02 * alone.seconds
     assert six.seconds < two.seconds
     assert six.n_passes < alone.n_passes / 2
+
+
+def test_where_the_first_passes_had_parts_of_prompts_later_ones_are_not_filled_up(
+    measure: ModuleType, folder: Path
+) -> None:
+    """A token of a prompt costs a quarter of a plain pass here, so all that is drafted in vain is seen in the time."""
+    many, machine = importlib.import_module("machines.many"), machine_of(measure, "2 cores, 1.8B Q4_K_M in RAM")
+    alone, six = (many.took(folder, machine, AGREEMENT, n, 6, (60, 300), 32) for n in (1, 6))
+    assert six.seconds < 0.95 * alone.seconds
