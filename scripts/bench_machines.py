@@ -88,7 +88,7 @@ def _rows(machines: Sequence[Machine], given: argparse.Namespace) -> None:
                 for row in measure.rows(folder, machine, agreement, cells, written, effort):
                     rows.append(row)
                     _print(row, given.json)
-                if len(rows) > 1 and not given.json:
+                if given.samples > 1 and not given.json:
                     _print_means(rows)
 
 
