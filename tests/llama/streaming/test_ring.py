@@ -25,8 +25,10 @@ class SlowFile(WeightFile):
     def __init__(self, path: Path, seed: int) -> None:
         super().__init__(path)
         self.rng = np.random.default_rng(seed)
+        self.offsets: list[int] = []
 
     def read(self, into: memoryview, offset: int) -> int:
+        self.offsets.append(offset)
         time.sleep(float(self.rng.random()) * 1e-3)
         return super().read(into, offset)
 
@@ -89,6 +91,18 @@ def test_a_layer_is_whole_from_when_it_was_waited_for_to_its_release(
                 time.sleep(float(rng.random()) * 1e-3)
                 assert layers.holds(layer)
                 ring.release_through(layer)
+
+
+def test_layers_are_read_in_the_order_in_which_they_are_needed(tmp_path: Path) -> None:
+    layers = Layers(tmp_path, 7, 3)
+    with layers.ring(n_readers=1) as ring:
+        ring.begin_pass()
+        for layer in (2, 4, 6):
+            for awaited in range(layer - 1, layer + 1):
+                ring.wait_for(awaited)
+            ring.release_through(layer)
+    n = 7 * PARTS
+    assert layers.file.offsets[:n] == [part * PAGE for part in range(n)]
 
 
 @pytest.mark.parametrize("n_slots", [2, 3])
