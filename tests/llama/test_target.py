@@ -66,11 +66,20 @@ def test_a_tree_scores_as_its_paths_do_one_by_one(model: LlamaModel, n_nodes: in
                 target.commit(root, [ROOT], int(tree.tokens[path[min(path.index(node) + 1, len(path) - 1)]]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("padding", [ANY_SIZE, PassSizes(8, 4), PassSizes.only(64)], ids=str)
-@pytest.mark.parametrize("n_seq_max", [1, 8, 64])
+@pytest.mark.parametrize(
+    ("n_seq_max", "padding", "n_steps"),
+    [
+        (8, ANY_SIZE, 13),
+        *(
+            pytest.param(n, padding, 60, marks=pytest.mark.slow)
+            for n in (1, 8, 64)
+            for padding in (ANY_SIZE, PassSizes(8, 4), PassSizes.only(64))
+        ),
+    ],
+    ids=str,
+)
 def test_after_many_commits_the_cache_is_that_of_plain_decoding(
-    model: LlamaModel, n_seq_max: int, padding: PassSizes
+    model: LlamaModel, n_seq_max: int, padding: PassSizes, n_steps: int
 ) -> None:
     rng = np.random.default_rng(n_seq_max)
     prompt = model.tokenize(PROMPT, add_special=False)
@@ -78,7 +87,7 @@ def test_after_many_commits_the_cache_is_that_of_plain_decoding(
         target = TargetContext(context)
         target.padding = padding
         target.set_prompt(prompt)
-        for step in range(60):
+        for step in range(n_steps):
             n_nodes = min(int(rng.integers(1, 48)), target.room())
             tree = random_tree(rng, n_nodes, model.n_vocab, target.tokens[-1], n_seq_max)
             assert target.pass_size(tree) in padding
