@@ -94,8 +94,13 @@ def test_a_first_run_is_near_the_best_fixed_plan(rates_on: Callable[[str], Rates
     assert rates.first >= 0.97 * rates.plain
 
 
-# A second run on the same text has other trees, and begins the copies that end it elsewhere.
-SECOND = {"2 cores, 1.8B Q4_K_M in RAM": 0.95, "H200, 7B half in VRAM, pageable": 0.88}
+# A second run on the same text has other trees, and begins the copies that end it elsewhere. Over eight texts the means
+# are 0.95, 1.03 and 1.00 (docs/benchmarks/tune.md).
+SECOND = {
+    "2 cores, 1.8B Q4_K_M in RAM": 0.95,
+    "H200, 7B half in VRAM, pageable": 0.88,
+    "mixture, 30B of 3B, in RAM": 0.97,
+}
 
 
 @pytest.mark.parametrize("name", MACHINES)
