@@ -124,6 +124,7 @@ def test_patterns_of_several_schemas_are_bounded_together() -> None:
             schema_rules(schema, "", work)
 
 
+@pytest.mark.slow
 def test_the_same_pattern_costs_once() -> None:
     work = Work()
     for _ in range(100):

@@ -106,6 +106,7 @@ def test_characters_on_which_expressions_disagree_are_left_out(model: LlamaModel
         assert not lets_through(model, {"pattern": pattern}, f'"{bad}"')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pattern", [r'^["\\\n]{1,3}$', r"^[^\x00-\x1f]{0,3}\t$", "^\x01$", r"^[\s\S]a$", "^[\u00e0-\U0001f600]+$"]
 )

@@ -178,6 +178,7 @@ def test_a_class_that_snapshots_cannot_drop_the_padding_of_is_not_taken(
         assert exact_sizes(e.target, code_prompts(e, 1, 200)[0], 5)[0] == PassSizes(4, 4)
 
 
+@pytest.mark.slow
 def test_one_class_is_tried_alone(made: Path) -> None:
     for weights, is_any in (("q8_0", True), ("q4_k_m", False)):
         with engine(wide_target(made, weights), None, DRAFTLESS.plan(64, 8), repack=not is_any) as e:
