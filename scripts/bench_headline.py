@@ -48,7 +48,9 @@ DEFAULT = ("3", "0.0")  # llama.cpp's own length and p-min
 OWN_MEMORY = {"embedded": 160 * 2**20, "real": 512 * 2**20}
 CTX_SIZE = {"embedded": "4096", "real": "2048"}
 SCRIPTS = Path(__file__).parent
-BEGIN, END = "<!-- made by scripts/bench_headline.py -->\n", "<!-- end of what it made -->"  # in the page
+# Around the tables of the page.
+BEGIN = {pair: f"<!-- the {pair} pair, made by scripts/bench_headline.py -->\n" for pair in PAIRS}
+END = "<!-- end of what it made -->"
 COLUMNS = {  # of the tables: what stands above them, and the rows that they show
     "llama.cpp, plain": "llama.cpp, plain",
     "its best chain": "llama.cpp, best of the sweep",
@@ -232,9 +234,11 @@ def table(rows: Sequence[Row], pair: str) -> str:
 
 
 def document(text: str, rows: Sequence[Row]) -> str:
-    """The page with the present table of the real pair in place of the one that it has."""
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n{table(rows, 'real')}\n{END}{rest.partition(END)[2]}"
+    """The page with the present tables of both pairs in place of those that it has."""
+    for pair in PAIRS:
+        before, begin, rest = text.partition(BEGIN[pair])
+        text = f"{before}{begin}\n{table(rows, pair)}\n{END}{rest.partition(END)[2]}"
+    return text
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -41,6 +41,8 @@ def compared(entry: Entry) -> tuple[list[str], str]:
 
 def main(aliases: list[str]) -> None:
     entries, wrong = catalog(), 0
+    if unknown := [alias for alias in aliases if alias not in entries]:
+        raise SystemExit(f"not in models.toml: {', '.join(unknown)}")
     for alias in aliases or entries:
         differences, there = compared(entries[alias])
         wrong += bool(differences)

@@ -19,7 +19,7 @@ from specrun.catalog import embedded
 from specrun.catalog.entries import Entry
 from specrun.catalog.gguf_file import GgufFile, file_identity
 from specrun.decoding.request import make_request
-from specrun.display_text import rate_text, size_text
+from specrun.display_text import counted, rate_text, size_text
 from specrun.errors import SpecrunError, disk_errors
 from specrun.hardware.fit import Fit, Fits
 from specrun.interrupts import InterruptFlag, never
@@ -95,7 +95,7 @@ class Comparison:
             pairs = zip(self.plain.token_ids, self.fast.token_ids, strict=False)
             n_same = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
             same += (
-                f" for {n_same} tokens, where rounding decided between two tokens that were nearly equal (`--exact` "
+                f" for {counted(n_same, 'token')}, where rounding decided between two tokens that were nearly equal (`--exact` "
                 "prevents it)"
             )
         reads = f", which reads {size_text(self.model.residency.streamed_bytes)} from disk," if self.is_streamed else ""

@@ -51,9 +51,7 @@ class AnyDraft(DraftModel):
         self._tokens: list[int] = []  # of the committed text, what the cache holds, as the draft reads it
         self._n_forgotten = 0  # tokens of the text that are left out after the first
         self._skipped = 0  # tokens at the beginning of a text that are in no cell
-        self._is_unfinished = (
-            False  # whether Ctrl-C or a failed pass ended a change of the cache, which is then unknown
-        )
+        self._is_unfinished = False  # whether Ctrl-C or a failed pass ended a change of the cache: it is unknown then
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -93,9 +91,8 @@ class AnyDraft(DraftModel):
         self.reset()
         with self._changing():
             self.context.set_sequence_state(self._whole, saved.state)
-            self.context.remove(
-                self._whole, len(saved.tokens) - self._skipped
-            )  # nodes of a tree may have been after it
+            # Nodes of a tree may have been after it.
+            self.context.remove(self._whole, len(saved.tokens) - self._skipped)
             self._tokens, self._n_forgotten = list(saved.tokens), saved.n_forgotten
 
 
@@ -212,10 +209,11 @@ class DraftContext(AnyDraft):
             self._cells.begin(0, self._whole)
 
     def restore(self, saved: SavedDraft) -> None:
-        self._whole = self._sequences[0]
-        self._make_room(len(saved.tokens))
-        super().restore(saved)
-        self._cells.begin(len(saved.tokens), self._whole)
+        with self._changing():
+            self._whole = self._sequences[0]
+            self._make_room(len(saved.tokens))
+            super().restore(saved)
+            self._cells.begin(len(saved.tokens), self._whole)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
         """See `DraftModel`: the sequences, the cells and the batch bound the nodes of a pass."""

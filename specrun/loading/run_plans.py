@@ -99,6 +99,7 @@ class FollowedPlans:
         self._by_threads: dict[int | None, RunPlans] = {None: plans}
         self._contexts: Sequence[LlamaContext] = ()
         self._watch: LoadWatch | None = None
+        self._wanted = 1  # threads without other programs
 
     def follow_load(self, contexts: Sequence[LlamaContext], watch: LoadWatch, again: bool) -> None:
         """Give passes as many threads as other programs leave cores for.
@@ -106,7 +107,7 @@ class FollowedPlans:
         contexts: of the target and the draft. watch: runs since before they were loaded. again: whether to look at the
         load between texts, too.
         """
-        self._contexts, self._watch = contexts, watch
+        self._contexts, self._watch, self._wanted = contexts, watch, usable_cores()
         self.look()
         if not again:
             self._watch = None
@@ -115,10 +116,9 @@ class FollowedPlans:
         """Count the free cores anew, between two passes, from what other programs did since the last time."""
         if self._watch is None or self._watch.seconds < _SECONDS_OF_A_LOOK:
             return
-        wanted = usable_cores()
-        free = self._watch.so_far().threads_beside(wanted)
+        free = self._watch.so_far().threads_beside(self._wanted)
         self._watch = LoadWatch()
-        n = free if free < wanted else None
+        n = free if free < self._wanted else None
         if n == self.n_threads:
             return
         self.n_threads = n

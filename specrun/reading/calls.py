@@ -47,7 +47,7 @@ class CallReader(Reader):
         self._is_told = self._has_arguments = False
         while (character := (yield from self._next())).isspace():
             pass
-        end = "," if character == "{" else character
+        end = {"{": ",", ",": "}"}.get(character, character)  # of an object; another beginning ends at once
         while end == ",":
             part, end = yield from self._part(":,}")
             key, value = _string(part), ""

@@ -9,6 +9,7 @@ what the filters keep.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
@@ -21,7 +22,8 @@ from specrun.sampling import filters
 from specrun.sampling.filters import Logits, TokenIds
 
 MAX_SEED = 2**63 - 1
-_QUOTED = 40  # digits of an integer that a message quotes
+_MOST = sys.float_info.max  # of any number
+_LONG = 128  # bits of an integer that no message quotes
 
 
 def _bounded(default: float, allowed: str, is_allowed: Callable[[float], bool] = lambda _: True) -> Any:
@@ -53,8 +55,8 @@ class SamplingParameters:
     def __post_init__(self) -> None:
         for one in fields(self):
             value = getattr(self, one.name)
-            if one.metadata and not (-math.inf < value < math.inf and one.metadata["is_allowed"](value)):
-                got = f"{value:g}" if isinstance(value, float) else str(value)[:_QUOTED]
+            if one.metadata and not (-_MOST <= value <= _MOST and one.metadata["is_allowed"](value)):
+                got = f"{value:g}" if isinstance(value, float) else _quoted(value)
                 raise UsageError(f"{option_name(one.name)} must be {one.metadata['allowed']}; got {got}")
         for token, bias in self.logit_bias:
             if token < 0:
@@ -67,6 +69,10 @@ class SamplingParameters:
         """Whether any penalty is on, so that a token depends on the tokens before it."""
         penalties = self.repeat_penalty, self.presence_penalty, self.frequency_penalty
         return self.repeat_last_n > 0 and penalties != (1.0, 0.0, 0.0)
+
+
+def _quoted(value: int) -> str:
+    return str(value) if value.bit_length() <= _LONG else f"an integer of {value.bit_length()} bits"
 
 
 def option_name(parameter: str) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -51,30 +49,45 @@ class Job:
         self._leave = leave
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Event | Exception] = asyncio.Queue()
+        self._lock = threading.Lock()
         self._held: list[Piece] = []
-        self._told_at = -math.inf
+        self._gathers = False  # whether a piece was told in the last `GATHER_S` seconds
 
     def emit(self, event: Event | Exception) -> None:
         """Tell the reader, in the model's thread. An exception is the last event.
 
         The first piece of an answer and its end are told at once, and so are pieces that come slowly. What comes within
-        `GATHER_S` seconds is told as one piece with what follows; if it is not streamed, with the end.
+        `GATHER_S` seconds after a piece is told as one when they are over; if it is not streamed, with the end.
         """
-        now = time.monotonic()
-        if isinstance(event, Piece):
-            self._held.append(event)
-            if now - self._told_at < (GATHER_S if self.sending.stream else math.inf):
-                return
-        if self._held:
-            logprobs = tuple(chain.from_iterable(piece.logprobs for piece in self._held))
-            self._tell(Piece("".join(piece.text for piece in self._held), logprobs))
-            self._held, self._told_at = [], now
-        if not isinstance(event, Piece):
-            self._tell(event)
-            self._told_at = -math.inf
+        with self._lock:
+            if not isinstance(event, Piece):
+                events, self._gathers = [*self._gathered(), event], False  # the next answer begins at once
+            else:
+                self._held.append(event)
+                if self._gathers or not self.sending.stream:
+                    return
+                events, self._gathers = self._gathered(), True
+        self._loop.call_soon_threadsafe(self._tell, events)
 
-    def _tell(self, event: Event | Exception) -> None:
-        self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+    def _gathered(self) -> list[Event | Exception]:
+        """What is held, as one piece, if there is any."""
+        held, self._held = self._held, []
+        logprobs = tuple(chain.from_iterable(piece.logprobs for piece in held))
+        return [Piece("".join(piece.text for piece in held), logprobs)] if held else []
+
+    def _tell(self, events: list[Event | Exception]) -> None:
+        """In the event loop's thread, which looks again by itself for what follows a piece: no one wakes it for that."""
+        for event in events:
+            self._events.put_nowait(event)
+        if isinstance(events[-1], Piece):
+            self._loop.call_later(GATHER_S, self._look_again)
+
+    def _look_again(self) -> None:
+        with self._lock:
+            events = self._gathered()
+            self._gathers = bool(events)
+        if events:
+            self._tell(events)
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more. It leaves the queue, or ends with the pass that is running."""
@@ -115,7 +128,7 @@ class JobQueue:
         self._is_closed = False
         self.n_running = 0
         self.n_refused = 0
-        self._last_s = 0.0  # how long the latest answer took
+        self._usual_s = 0.0  # how long answers take, the latest ones most
 
     def put(self, job: Job) -> None:
         """Add a job. Raises ApiError with the status 503 if there is no room, or the server is stopping."""
@@ -126,7 +139,7 @@ class JobQueue:
                 self.n_refused += 1
                 queued = counted(len(self._waiting), "request")
                 why = f"the queue has {queued} already; try again later, or raise --queue"
-                retry = {"Retry-After": str(max(round(self._last_s / self.n_slots), 1))}  # when a place may be free
+                retry = {"Retry-After": str(max(round(self._usual_s / self.n_slots), 1))}  # when a place may be free
                 raise ApiError(why, UNAVAILABLE, headers=retry)
             self._waiting.append(job)
             self._changed.notify()
@@ -145,7 +158,7 @@ class JobQueue:
         """A job that was taken is answered, or has failed, after so many seconds."""
         with self._changed:
             self.n_running -= 1
-            self._last_s = seconds
+            self._usual_s = (self._usual_s + seconds) / 2 if self._usual_s else seconds
 
     def drop(self, job: Job) -> bool:
         """Take out a job whose client has gone away. False if it was out already."""

@@ -116,6 +116,7 @@ def _chat_fields(given: _ResponsesFields, conversation: Sequence[Any]) -> Json:
         "max_completion_tokens": given.max_output_tokens,
         "reasoning_effort": given.reasoning.get("effort"),
         "response_format": None if wanted is None else {"type": wanted.get("type"), "json_schema": schema},
+        "logprobs": None,
         "top_logprobs": None,
         "n": 1,
     }

@@ -42,14 +42,12 @@ _TAUGHT = 1.2
 class Learned:
     """What the texts at one temperature showed.
 
-    written: tokens that the target wrote. acceptance, draft: what is accepted, and what draft passes take with our own
-    work in them; None without a draft.
+    acceptance, draft: what is accepted, and what draft passes take with our own work in them; None without a draft.
     """
 
     plan: TunedPlan
     acceptance: Acceptance | None = None
     draft: CostTable | None = None
-    written: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +92,7 @@ def learn(
     for i, (kind, prompt) in enumerate(prompts):
         model.forget()
         for t in temperatures:
+            model.forget(keep_caches=True)  # a draft source would copy the text at the temperature before
             run.show(f"writing at temperature {t:g}: {kind}, text {i + 1} of {len(prompts)}")
             stage = run.stage((run.deadline - clock.now()) / n_left)
             n_left -= 1
@@ -106,8 +105,7 @@ def learn(
         meter.add([*prompts[0][1], *texts[t][0].tokens], n_prompt - 1)
         calibration = guides[t].calibration.with_run()
         acceptance = Acceptance(t, calibration, meter.vector(), calibration.n_counted)
-        written = tuple(token for text in texts[t] for token in text.tokens)
-        found.append(Learned(_tuned(texts[t], t, plan, off), acceptance, costs.draft.table(plain_ms), written))
+        found.append(Learned(_tuned(texts[t], t, plan, off), acceptance, costs.draft.table(plain_ms)))
     return found
 
 

@@ -71,7 +71,7 @@ def variations(
     is_split: whether some layers lie in VRAM and some in RAM. n_gpus: GPUs that share the layers; 0 if none holds any.
     has_threshold: whether it is open from how many tokens on passes copy weights to the GPU.
     has_tiled: whether passes must be exact and tiled kernels compute some of them.
-    knows_attention: whether the defaults have the fastest kernels for attention, by a trial, and bits do not count.
+    knows_attention: whether the defaults have the fastest kernels for attention, and bits do not count.
     """
     if is_split:
         # How fast weights are copied decides from how many tokens on that pays. By default they are read already.

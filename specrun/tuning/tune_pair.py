@@ -29,7 +29,7 @@ from specrun.speculation.planning.pass_times import MOST_TOKENS
 from specrun.tuning import prompt_passes, settings_trials
 from specrun.tuning.settings_trials import Tried
 from specrun.tuning.tuner import EFFORTS, EffortName, Tuner
-from specrun.tuning.unfinished import UnfinishedRun
+from specrun.tuning.unfinished import Stages, UnfinishedRun
 
 _SETTINGS_SHARE = 0.3  # time of the settings' trials, as a share of the effort's seconds, to which it is added
 _PROMPT_SHARE = 0.15  # of the effort's seconds, for passes over prompts, where settings were tried before
@@ -80,10 +80,7 @@ def tune_pair(
     placement = plan.placement
     if first and placement.holds_target_like(first[1]):
         unfinished.take_target(first[0])
-    notices = []
     is_tried = placement.regime != "streamed" or effort_name == "thorough"
-    if not is_tried:
-        notices.append(settings_trials.NOT_TRIED)
     stages = unfinished.stages
     if stages.settings is None:
         chosen = _choose_settings(options, plan, effort.seconds, is_tried, first is None, run)
@@ -104,11 +101,21 @@ def tune_pair(
         prompts = [(text.kind, model.prompt_tokens(text.prompt, raw)) for text in own or ()]
         Tuner(model, effort, temperatures, unfinished, run, options.exact).measure(prompts)
         residency = model.residency
+    profile = _profile(options, identity, here, placement, stages)
+    notices = [] if is_tried else [settings_trials.NOT_TRIED]
     notices += [residency.notice] if residency.notice else []
-    assert stages.target, "all stages are over"
+    return replace(profile, residency=residency, notices=notices), placement
+
+
+def _profile(
+    options: RunOptions, identity: Mapping[str, Any], here: Machine, placement: Placement, stages: Stages
+) -> Profile:
+    """What the stages have measured, when all of them are over."""
+    assert stages.settings
+    assert stages.target
     assert stages.exact_sizes
     draft = stages.learned[-1].draft
-    profile = Profile(
+    return Profile(
         identity=dict(identity),
         target=options.target.name,
         draft=options.draft.name if options.draft and draft else "",
@@ -122,10 +129,7 @@ def tune_pair(
         plans=[learned.plan for learned in stages.learned],
         tried=stages.tried,
         prompt_ms=stages.prompt_ms,
-        residency=residency,
-        notices=notices,
     )
-    return profile, placement
 
 
 def _choose_settings(

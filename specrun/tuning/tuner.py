@@ -150,9 +150,9 @@ class Tuner:
         if self._exact:
             sizes, _ = exact_sizes(target, self._tokens, costs.largest)
         else:  # more than what costs nothing is for users who ask for it
-            sizes = ANY_SIZE if keeps_bits(target.context.model.file) else EIGHT_OR_MORE
-            if not (is_free(sizes, ms) and holds(sizes, target, self._tokens, costs.largest)):
-                sizes = PLAIN_ONLY
+            free = (ANY_SIZE, EIGHT_OR_MORE)[0 if keeps_bits(target.context.model.file) else 1 :]
+            held = (one for one in free if is_free(one, ms) and holds(one, target, self._tokens, costs.largest))
+            sizes = next(held, PLAIN_ONLY)
         # Passes of sizes that were not timed take too long for any plan.
         return sizes if any(n in sizes for n in costs.sizes) else PLAIN_ONLY
 

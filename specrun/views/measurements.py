@@ -24,6 +24,7 @@ from specrun.views import output
 from specrun.views.fitting_table import FittingTable, facts
 
 _TWICE = 2.0  # times plain decoding
+_COMPARED = {ANY_SIZE: "any size", PLAIN_ONLY: "not every size", None: "not compared"}
 _ERRORS = 2.0  # standard errors on either side of a rate that its range takes in
 
 
@@ -86,12 +87,7 @@ def settings_words(settings: LlamaSettings) -> list[str]:
 def exactness(profile: Profile) -> str:
     """Whether the text equals that of plain decoding to the last bit of its logits."""
     text = str(exact_passes.of_profile(profile))
-    if profile.pads or profile.exact_sizes == ANY_SIZE:
-        return text
-    if profile.exact_sizes == PLAIN_ONLY:
-        return f"{text}; --exact prevents that"
-    cost = f", where a plain pass takes {profile.padding_cost:.0%} longer" if profile.padding_cost >= 0.01 else ""
-    return f"{text}; --exact gives every pass {profile.exact_sizes}{cost}"
+    return text if profile.pads or profile.exact_sizes == ANY_SIZE else f"{text}; --exact prevents that"
 
 
 def _tried(profile: Profile) -> Group:
@@ -101,7 +97,7 @@ def _tried(profile: Profile) -> Group:
     table = output.table("settings", *figures, "bit-exact with", right=figures, optional=rare)
     for tried in profile.tried:
         cells = [tried.ms.get(n) for n in sizes]
-        exact = "any size" if tried.exact_sizes == ANY_SIZE else str(tried.exact_sizes or "not compared")
+        exact = _COMPARED.get(tried.exact_sizes, str(tried.exact_sizes))
         row = [tried.name, *map(_ms_text, cells)]
         table.add_row(*row, rate_text(1e3 / tried.prompt_ms) if tried.prompt_ms else "", exact)
     return Group(Text("settings tried, ms by tokens of a pass"), table)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import cast
 
@@ -63,24 +62,25 @@ def test_what_comes_slowly_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
     async def run() -> None:
         job = started()
-        for event in [*pieces("abc"), END]:
-            job.emit(event)
-        assert await rest_of(job.events(ALONG)) == ["a", "b", "c", "|"]
+        events = job.events(ALONG)
+        for piece in pieces("abc"):
+            job.emit(piece)
+            assert await anext(events) == piece
+            await asyncio.sleep(0.01)
+        job.emit(END)
+        assert await rest_of(events) == ["|"]
 
     asyncio.run(run())
 
 
-def test_what_was_held_comes_with_the_first_piece_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "GATHER_S", 0.05)
+def test_what_was_held_comes_when_the_time_is_over_though_nothing_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "GATHER_S", 0.01)
 
     async def run() -> None:
         job = started()
-        first, second, third = pieces("abc")
-        job.emit(first)
-        job.emit(second)
-        time.sleep(0.06)
-        job.emit(third)
         events = job.events(ALONG)
+        for piece in pieces("abc"):
+            job.emit(piece)
         assert [cast("Piece", await anext(events)).text for _ in range(2)] == ["a", "bc"]  # the answer has no end yet
 
     asyncio.run(run())

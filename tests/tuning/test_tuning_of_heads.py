@@ -61,10 +61,7 @@ def test_texts_are_written_with_it_and_tell_how_often_it_is_right(pair: tuple[Pa
             assert learned.acceptance
             assert learned.acceptance.positional[0] > 0.2
             assert learned.plan.predicted_tokens_per_pass > 1
-            assert len(learned.written) >= 2 * 24
-        # The text repeats itself: at the second temperature copies may be all that is asked.
-        assert found[0].acceptance
-        assert found[0].acceptance.positions > 0
+            assert learned.acceptance.positions > 0
 
 
 @pytest.mark.slow

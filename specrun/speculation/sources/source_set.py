@@ -71,9 +71,9 @@ class SourceSet:
                 source.reset()
             self._text = []
         new = tuple(tokens[len(self._text) :])
+        self._text = list(tokens)  # before the sources get it, as after Ctrl-C none may get it twice
         for source in self._sources:
             source.extend(new)
-        self._text = list(tokens)
         self._active = [i for i, name in enumerate(self._names) if name in names]
         self._permitted = permitted
         self._noise = noise
