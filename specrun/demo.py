@@ -95,8 +95,8 @@ class Comparison:
             pairs = zip(self.plain.token_ids, self.fast.token_ids, strict=False)
             n_same = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
             same += (
-                f" for {counted(n_same, 'token')}, where rounding decided between two tokens that were nearly equal (`--exact` "
-                "prevents it)"
+                f" for {counted(n_same, 'token')}, where rounding decided between two tokens that were nearly equal "
+                "(`--exact` prevents it)"
             )
         reads = f", which reads {size_text(self.model.residency.streamed_bytes)} from disk," if self.is_streamed else ""
         brought = f"{self.fast.statistics.tokens_per_pass:.1f} tokens instead of 1"

@@ -12,6 +12,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.decoding.engine import SavedCaches
+from specrun.hardware.memory import Memory
 from specrun.llama.context import file_parts
 from specrun.llama.draft import SavedDraft
 from specrun.llama.heads.target_states import SavedStates
@@ -35,6 +38,9 @@ _FORMAT = "specrun prompt 2"
 _LAST_LINE = len(f"\n{_FORMAT} {64 * '0'} {0:010d}\n")  # bytes
 _PIECE = 1 << 22  # bytes with a checksum
 _READERS = 4  # threads that check pieces while a person waits
+_ROOM = 1.5  # bytes of free memory for a byte of a file, from which it stays there until both have read it
+_BUFFER = 1 << 20  # bytes that are checked at once where memory is short
+_LOOK_SECONDS = 0.002  # between two looks at what llama.cpp has read
 
 Array = NDArray[Any]
 
@@ -135,7 +141,8 @@ def reading(head: Head, with_draft: bool, is_checked_first: bool) -> Iterator[Sa
     """The state of a file, which has to be restored within the block, and must not be used before its end.
 
     with_draft: with the parts of the draft. is_checked_first: whether all is checked before that, as llama.cpp ends the
-    process for some wrong recurrent states. Of attention it takes any rows, which are checked meanwhile.
+    process for some wrong recurrent states. Of attention it takes any rows, which are checked meanwhile, so that the
+    disk is read once, also where the memory has no room for the file.
 
     Raises DamagedStateError, OSError and MemoryError, at the beginning or at the end.
     """
@@ -144,17 +151,24 @@ def reading(head: Head, with_draft: bool, is_checked_first: bool) -> Iterator[Sa
     n_target = min((begin for begin, *_ in places.values()), default=head.n_checked)
     # What llama.cpp reads of the positions is in the first piece.
     is_first = [is_checked_first or begin == 0 or begin + n > n_target for begin, n in pieces]
-    with ThreadPoolExecutor(_READERS, "specrun-prompts") as pool:
+    is_short, is_read = Memory.read().available_bytes < _ROOM * head.n_bytes, threading.Event()
+    behind = partial(_check_behind, head.path, is_read, memoryview(bytearray(_BUFFER)))
+    with ThreadPoolExecutor(1 if is_short else _READERS, "specrun-prompts") as pool:
 
-        def differ(chosen: bool) -> Iterator[bool]:
+        def differ(chosen: bool, check: Callable[[tuple[int, int]], int]) -> Iterator[bool]:
             of = [i for i, first in enumerate(is_first) if first == chosen]
-            checks = pool.map(partial(_check, head.path), [pieces[i] for i in of])
+            checks = pool.map(check, [pieces[i] for i in of])
             return (found != value["checks"][i] for i, found in zip(of, checks, strict=True))
 
-        if any(differ(True)):
+        check = partial(_check, head.path)
+        if any(differ(True, check)):
             raise DamagedStateError(head.path.name)
-        saved, rest = _state(head, with_draft, places), differ(False)
-        yield saved
+        saved = _state(head, with_draft, places)
+        rest = differ(False, behind if is_short else check)
+        try:
+            yield saved
+        finally:
+            is_read.set()
         if any(rest):
             raise DamagedStateError(head.path.name)
 
@@ -189,6 +203,29 @@ def _check(path: Path, piece: tuple[int, int]) -> int:
     with path.open("rb", buffering=0) as file:
         file.seek(begin)
         return zlib.crc32(file.read(n))
+
+
+def _check_behind(path: Path, is_read: threading.Event, buffer: memoryview, piece: tuple[int, int]) -> int:
+    """The checksum of a piece of a file that llama.cpp is reading, as soon as the system has it in memory from there.
+
+    is_read: set when llama.cpp has read the file. buffer: where memory is short, a new one may take a second.
+    """
+    (begin, n), check = piece, 0
+    with path.open("rb", buffering=0) as file:
+        if sys.platform == "linux" and hasattr(os, "RWF_NOWAIT"):  # conda's Python, for one, is made without
+            while n and not is_read.is_set():
+                try:
+                    n_part = os.preadv(file.fileno(), [buffer[:n]], begin, os.RWF_NOWAIT)
+                except OSError:  # it is not there yet, or the file system cannot tell
+                    n_part = 0
+                if not n_part:
+                    is_read.wait(_LOOK_SECONDS)
+                check, begin, n = zlib.crc32(buffer[:n_part], check), begin + n_part, n - n_part
+        if n:
+            is_read.wait()
+            file.seek(begin)
+            check = zlib.crc32(file.read(n), check)
+    return check
 
 
 def _go_on(is_stopped: Callable[[], bool]) -> None:

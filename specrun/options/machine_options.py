@@ -88,8 +88,8 @@ class MachineOptions:
     )
     flash_attn: FlashAttention | None = _option(
         None, "on|off|auto",
-        "Whether to use flash attention. By default on, unless heads have 32 numbers or fewer and a CPU computes them, or "
-        "a GPU that holds layers has no kernel for the model's heads.", "-fa"
+        "Whether to use flash attention. By default on, unless a CPU computes heads of 32 numbers or fewer, or a GPU "
+        "that holds layers has no kernel for the model's heads.", "-fa"
     )
     repack: bool | None = _option(
         None, None, "Reorder weights for this CPU: often faster, but large and small passes then differ in a token's "

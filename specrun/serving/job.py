@@ -76,7 +76,7 @@ class Job:
         return [Piece("".join(piece.text for piece in held), logprobs)] if held else []
 
     def _tell(self, events: list[Event | Exception]) -> None:
-        """In the event loop's thread, which looks again by itself for what follows a piece: no one wakes it for that."""
+        """In the event loop's thread, which looks again by itself for what follows a piece: nothing wakes it."""
         for event in events:
             self._events.put_nowait(event)
         if isinstance(events[-1], Piece):

@@ -240,7 +240,11 @@ def keep(e: Engine, prompt: list[int], store: PromptStates | None = None) -> Pro
     return store
 
 
-def test_what_is_damaged_is_deleted_and_read_again(e: Engine) -> None:
+@pytest.mark.parametrize("way", ["with room", "checked behind llama.cpp", "a Python without preadv2"])
+def test_what_is_damaged_is_deleted_and_read_again(e: Engine, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    monkeypatch.setattr(prompt_file, "_ROOM", 0 if way == "with room" else 1 << 50)
+    if way == "a Python without preadv2":
+        monkeypatch.delattr(os, "RWF_NOWAIT", raising=False)
     (prompt,) = code_prompts(e, 1, 60)
     keep(e, prompt)
     (path,) = prompt_folder.files()
