@@ -51,7 +51,7 @@ class Job:
         self._events: asyncio.Queue[Event | Exception] = asyncio.Queue()
         self._lock = threading.Lock()
         self._held: list[Piece] = []
-        self._gathers = False  # whether a piece was told in the last `GATHER_S` seconds
+        self._gathers = False  # whether pieces are held: one was told in the last `GATHER_S` seconds
 
     def emit(self, event: Event | Exception) -> None:
         """Tell the reader, in the model's thread. An exception is the last event.
@@ -64,7 +64,7 @@ class Job:
                 events, self._gathers = [*self._gathered(), event], False  # the next answer begins at once
             else:
                 self._held.append(event)
-                if self._gathers or not self.sending.stream:
+                if self._gathers:
                     return
                 events, self._gathers = self._gathered(), True
         self._loop.call_soon_threadsafe(self._tell, events)
@@ -79,7 +79,7 @@ class Job:
         """In the event loop's thread, which looks again by itself for what follows a piece: nothing wakes it."""
         for event in events:
             self._events.put_nowait(event)
-        if isinstance(events[-1], Piece):
+        if isinstance(events[-1], Piece) and self.sending.stream:
             self._loop.call_later(GATHER_S, self._look_again)
 
     def _look_again(self) -> None:
