@@ -9,7 +9,6 @@ what the filters keep.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
@@ -22,7 +21,7 @@ from specrun.sampling import filters
 from specrun.sampling.filters import Logits, TokenIds
 
 MAX_SEED = 2**63 - 1
-_MOST = sys.float_info.max  # of any number
+_MOST = float(np.finfo(float).max)  # of any number
 _LONG = 128  # bits of an integer that no message quotes
 
 
