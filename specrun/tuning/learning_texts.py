@@ -90,9 +90,9 @@ def learn(
     texts: dict[float, list[_Text]] = {t: [] for t in temperatures}
     n_left = len(prompts) * len(temperatures)
     for i, (kind, prompt) in enumerate(prompts):
-        model.forget()
         for t in temperatures:
-            model.forget(keep_caches=True)  # a draft source would copy the text at the temperature before
+            # Draft sources would copy the text at the temperature before; the prompt is read once for all.
+            model.forget(keep_caches=t != temperatures[0])
             run.show(f"writing at temperature {t:g}: {kind}, text {i + 1} of {len(prompts)}")
             stage = run.stage((run.deadline - clock.now()) / n_left)
             n_left -= 1

@@ -89,7 +89,7 @@ class Tuner:
         """Run all stages. prompts: the user's own, which texts are written behind; None for those of several kinds."""
         once = self._unfinished.once
         target = once("target", self._target_table)
-        self._is_slow(target.ms(1, target.times[0].ctx))  # an earlier run may have measured the table
+        self._suit_effort(target.ms(1, target.times[0].ctx))  # an earlier run may have measured the table
         sizes = once("exact_sizes", lambda: self._exact_sizes(target))
         self._unfinished.stages.pads = self._exact or is_free(sizes, _by_size(target))
         if self._unfinished.stages.pads:
@@ -99,8 +99,8 @@ class Tuner:
         once("learned", lambda: self._learned(costs, target.largest, prompts))
         return self._unfinished.stages
 
-    def _is_slow(self, plain_ms: float) -> bool:
-        """Whether a plain pass takes so long that few are made; then they have more time, and there are fewer texts."""
+    def _suit_effort(self, plain_ms: float) -> bool:
+        """Give passes that take long more time, and ask for fewer texts. Returns whether so few are made."""
         seconds, n_texts = max(self._effort.seconds, _PASSES * plain_ms / 1e3), self._effort.n_texts
         is_slow = plain_ms > _SLOW_MS
         self._effort = replace(self._effort, seconds=seconds, n_texts=min(n_texts, _FEW_TEXTS) if is_slow else n_texts)
@@ -114,7 +114,7 @@ class Tuner:
         timer.ms(1)
         climbed = Timings(_CONTEXTS[0], {1: [timer.ms(1), timer.ms(1)]})
         plain_ms = statistics.median(climbed.ms[1])
-        is_slow = self._is_slow(plain_ms)
+        is_slow = self._suit_effort(plain_ms)
         largest = min(MOST_TOKENS, self._target.room())
         for size in (size for size in (_STEEP if is_slow else _CLIMB)[1:] if size <= largest):
             ms = timer.ms(size)

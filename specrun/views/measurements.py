@@ -86,8 +86,8 @@ def settings_words(settings: LlamaSettings) -> list[str]:
 
 def exactness(profile: Profile) -> str:
     """Whether the text equals that of plain decoding to the last bit of its logits."""
-    text = str(exact_passes.of_profile(profile))
-    return text if profile.pads or profile.exact_sizes == ANY_SIZE else f"{text}; --exact prevents that"
+    passes = exact_passes.of_profile(profile)
+    return str(passes) if passes.is_exact else f"{passes}; --exact prevents that"
 
 
 def _tried(profile: Profile) -> Group:
