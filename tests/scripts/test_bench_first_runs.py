@@ -37,9 +37,9 @@ def test_all_runs_write_the_text(script: ModuleType, tmp_path: Path, monkeypatch
         return str(specrun(own, data, command, *options))
 
     monkeypatch.setattr(script.Bench, "specrun", watched)
-    rates = script.rates_of_runs(bench, script.RUNS, 0.0, 32)
-    assert list(rates) == ["off", "first run", "second run", "tuned"]
-    assert all(rate > 0 for rate in rates.values())
+    texts = script.texts(bench, script.RUNS, script.prompts_for("embedded", 1), 0.0, 32)
+    assert list(texts) == ["off", "first run", "second run", "tuned"]
+    assert all(script.rate(found) > 0 for found in texts.values())
     assert [name for name, _ in found] == ["learned", "learned", "learned", "profile-q8_0-ram"]
     assert [len(files) for _, files in found] == [0, 0, 1, 0]
     assert not (tmp_path / "learned").exists()
