@@ -15,6 +15,7 @@ import argparse
 import json
 import shutil
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def texts(bench: Bench, runs: Sequence[str], prompts: Sequence[str], temperature
             options += ["--temp", f"{temperature:g}", "-n", f"{n_tokens}", "--json", text]
             answer = json.loads(bench.specrun(data, "generate", *options))
             found[run].append((answer["completion_tokens"], answer["seconds"]))
+            print(f"{run}: {found[run][-1][0] / found[run][-1][1]:.2f} tokens/s, {answer['plan']}", file=sys.stderr)
         shutil.rmtree(learned)
     return found
 
