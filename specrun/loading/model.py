@@ -19,7 +19,7 @@ from specrun.decoding.session import Session
 from specrun.errors import UsageError
 from specrun.hardware.cpu import LoadWatch
 from specrun.hardware.placement import Placement
-from specrun.hardware.residency import Residency
+from specrun.hardware.fit import Residency
 from specrun.llama import DraftContext, LlamaModel
 from specrun.llama.grammar import Grammars
 from specrun.loading import exact_passes, warm_up

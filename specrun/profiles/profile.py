@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, Literal
 
-from specrun.hardware.residency import Residency
+from specrun.hardware.fit import Residency
 from specrun.kept_facts import fingerprint
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.controllers.arm import ExpectedPlan, untried

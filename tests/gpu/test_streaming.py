@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import n_bytes, weight_pages
-from specrun.hardware.residency import ResidencyPlan, plan_residency
+from specrun.hardware.fit import ResidencyPlan, plan_residency
 from specrun.llama.streaming.address_space import PAGE
 from specrun.llama.streaming.cached_experts import CachedExperts
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings, ResidencyChoice

@@ -11,7 +11,7 @@ import pytest
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import expert_pages
-from specrun.hardware.residency import RingSettings
+from specrun.hardware.fit import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import LlamaContext
 from specrun.llama.streaming.address_space import PAGE

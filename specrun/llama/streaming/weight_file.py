@@ -20,7 +20,7 @@ import numpy as np
 
 from specrun.catalog.layer_states import PageRange
 from specrun.errors import LlamaError
-from specrun.hardware.residency import RingSettings
+from specrun.hardware.fit import RingSettings
 from specrun.hardware.storage import UncachedFile
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import CannotStreamError

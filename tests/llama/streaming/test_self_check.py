@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specrun.errors import LlamaError
-from specrun.hardware.residency import RingSettings
+from specrun.hardware.fit import RingSettings
 from specrun.llama import LlamaModel, library
 from specrun.llama.context import LlamaContext
 from specrun.llama.streaming import gate, self_check
