@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from specrun.cli import doctor
-from specrun.doctor import Finding, folders
+from specrun.doctor import Finding, examine
 from specrun.loading.resolving import identity_of
 from specrun.loading.run_options import RunOptions
 from specrun.profiles import profile_files
@@ -110,11 +110,11 @@ def test_in_a_pipe_a_finding_is_a_line() -> None:
 
 
 def test_prompts_that_are_kept_are_listed_and_deleted(here: SpecrunHere, tmp_path: Path) -> None:
-    assert folders.kept_prompts().detail == "none is kept"
+    assert examine.kept_prompts().detail == "none is kept"
     path = tmp_path / "cache" / "prompts" / "subject" / "one.state"
     path.parent.mkdir(parents=True)
     path.write_bytes(bytes(3_000_000))
-    assert "1 kept" in folders.kept_prompts().detail
+    assert "1 kept" in examine.kept_prompts().detail
     assert "3 MB" in here("doctor", "--forget-prompts").stderr
     assert not path.exists()
     assert here("doctor", "--forget-prompts").code == 0

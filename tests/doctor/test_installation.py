@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from specrun.doctor import installation, machine, probe
-from specrun.doctor.examine import examine
+from specrun.doctor import examine, installation
 from specrun.errors import LlamaError
 from specrun.hardware.cpu import OtherLoad, cpu_features, read_flags
 from specrun.llama import library
@@ -21,19 +20,19 @@ X86_FLAGS = frozenset({"fpu", "pni", "ssse3", "avx", "avx2", "fma", "f16c", "bmi
 
 @pytest.mark.slow
 def test_this_build_is_what_llama_cpp_says_and_its_layers_run_on_the_cpu() -> None:
-    build = probe.read_build()
+    build = installation.read_build()
     assert build.identity == library.identity()
     assert list(build.backends) == library.backends()
     assert installation.instructions(cpu_features(build.system_info), read_flags()).status != "fail"
     cpu = next(device for device in build.devices if device.kind == "CPU")
-    (finding,) = installation.devices([cpu], probe.run_layer)
+    (finding,) = installation.devices([cpu], installation.run_layer)
     assert (finding.check, finding.status) == (f"device {cpu.name}", "ok"), finding
 
 
 @pytest.mark.slow
 def test_a_device_that_is_not_there_is_no_device_that_works() -> None:
     with pytest.raises(LlamaError):
-        probe.run_layer(99)
+        installation.run_layer(99)
 
 
 def test_instructions_that_the_processor_lacks_are_a_failure() -> None:
@@ -68,8 +67,8 @@ def test_every_fix_keeps_the_backends_of_the_build(monkeypatch: pytest.MonkeyPat
     def crashes(*_: object) -> None:
         raise LlamaError("it crashed")
 
-    monkeypatch.setattr(probe, "_answer", crashes)
-    (fact,) = probe.check_facts(backends)
+    monkeypatch.setattr(installation, "_answer", crashes)
+    (fact,) = installation.check_facts(backends)
     assert fact.fix.startswith(f'CMAKE_ARGS="{kept}" pip install llama-cpp-python==')
 
 
@@ -118,8 +117,8 @@ def test_each_device_is_tried_by_its_place_among_those_that_get_layers() -> None
 @pytest.mark.slow
 def test_a_crash_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that ends the process, here a real one that ends itself."""
-    monkeypatch.setattr(probe, "__name__", __name__)
-    finding, _ = installation.devices([GPU, CPU], probe.run_layer)
+    monkeypatch.setattr(installation, "__name__", __name__)
+    finding, _ = installation.devices([GPU, CPU], installation.run_layer)
     assert (finding.check, finding.status) == ("device CUDA0", "fail")
     assert f"ended by signal {signal.SIGILL.value} (Illegal instruction)" in finding.detail
     assert "--gpu-layers 0" in finding.fix
@@ -131,18 +130,18 @@ def serve(_request: str) -> None:
 
 
 def test_a_library_that_cannot_be_loaded_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "__name__", "no_such_module")
+    monkeypatch.setattr(installation, "__name__", "no_such_module")
     with pytest.raises(LlamaError, match="No module named 'no_such_module'"):
-        probe.read_build()
-    monkeypatch.setattr(machine, "watched", lambda: OtherLoad(0.0, 1))
-    finding = next(examine(lambda _: None))
+        installation.read_build()
+    monkeypatch.setattr(examine, "watched", lambda: OtherLoad(0.0, 1))
+    finding = next(examine.examine(lambda _: None))
     assert (finding.check, finding.status, "pip install" in finding.fix) == ("llama.cpp", "fail", True)
 
 
 def test_a_device_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_SECONDS", 0.0)
+    monkeypatch.setattr(installation, "_SECONDS", 0.0)
     with pytest.raises(LlamaError, match="no answer"):
-        probe.run_layer(None)
+        installation.run_layer(None)
 
 
 def test_what_a_process_said_before_a_signal_is_kept() -> None:

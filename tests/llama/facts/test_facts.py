@@ -11,7 +11,7 @@ import pytest
 
 from specrun.catalog import embedded, entries
 from specrun.catalog.gguf_file import GgufFile
-from specrun.doctor import Finding, probe
+from specrun.doctor import Finding, installation
 from specrun.errors import LlamaError
 from specrun.llama import library, offload_threshold, tiled_kernels
 from specrun.llama.facts import bits, relied_on, reordered, tiny_model
@@ -80,7 +80,7 @@ def test_other_bits_of_weights_in_the_file_leave_one_order(monkeypatch: pytest.M
     ]
     made = options(settings=LlamaSettings(repack=True, file_order_from=8))
     assert said[0] in notices(made)
-    (found,) = [one for one in probe._facts()["findings"] if one["check"] == "fact: weights in both orders"]
+    (found,) = [one for one in installation._facts()["findings"] if one["check"] == "fact: weights in both orders"]
     assert found["fix"].endswith(f"llama-cpp-python=={entries.READ_IN}"), "no other way to build it would mend that"
 
 
@@ -98,7 +98,7 @@ def test_kernels_that_end_the_process_leave_weights_in_the_order_of_the_file(
     ]
     draft = tiny_model.write_dense(tmp_path / "draft.gguf", (4, 2, 64), 256, 256, 64, 2, ["Q4_K", "Q4_K"])
     assert default_settings.of_draft(GgufFile.read(draft), LlamaSettings()).repack is None
-    found = {finding.check: finding for finding in (Finding(**one) for one in probe._facts()["findings"])}
+    found = {finding.check: finding for finding in (Finding(**one) for one in installation._facts()["findings"])}
     assert "-mno-amx-int8" in found["fact: re-ordered weights"].fix == found["fact: weights in both orders"].fix
 
 
@@ -274,7 +274,7 @@ def test_a_check_that_cannot_run_fails_this_time_only(monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_doctor_prints_the_list() -> None:
-    found = list(probe.check_facts(()))
+    found = list(installation.check_facts(()))
     expected = [("warn", fact.notice(why)) if (why := why_not(fact)) else ("ok", fact.relied_on) for fact in FACTS]
     assert [one.check for one in found] == [f"fact: {fact.name}" for fact in FACTS]
     assert [(one.status, one.detail) for one in found] == expected
@@ -283,7 +283,7 @@ def test_doctor_prints_the_list() -> None:
 def test_doctor_says_what_goes_without_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Fact("a fact", "something holds", "something is off", lambda _: "it does not")
     monkeypatch.setattr(relied_on, "FACTS", (broken,))
-    (found,) = probe._facts()["findings"]
+    (found,) = installation._facts()["findings"]
     assert (found["status"], found["detail"]) == ("warn", "something is off, because it does not")
     assert found["fix"] == f"pip install llama-cpp-python=={entries.READ_IN}"
 
@@ -292,6 +292,6 @@ def test_doctor_survives_a_check_that_crashes(monkeypatch: pytest.MonkeyPatch) -
     def crashes(*_: object) -> None:
         raise LlamaError("the process ended by signal 11")
 
-    monkeypatch.setattr(probe, "_answer", crashes)
-    (found,) = probe.check_facts(())
+    monkeypatch.setattr(installation, "_answer", crashes)
+    (found,) = installation.check_facts(())
     assert (found.status, found.detail) == ("warn", "the process ended by signal 11")
