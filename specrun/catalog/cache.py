@@ -26,9 +26,8 @@ from pathlib import Path
 
 from specrun.catalog.entries import Entry
 from specrun.catalog.file_names import ambiguous, models_among, shards, with_quantization
-from specrun.catalog.hub import RefusedError, address, cache_dir, client, max_http_bytes
+from specrun.catalog.hub import HubName, RefusedError, address, cache_dir, client, max_http_bytes
 from specrun.catalog.hub.client import RemoteFile, RemoteModel
-from specrun.catalog.names import HubName
 from specrun.display_text import size_text
 from specrun.errors import HubError, UsageError
 from specrun.locations import existing_folder, file_bytes, whole_file

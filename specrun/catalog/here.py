@@ -1,21 +1,30 @@
 """All models on this machine that can be targets or drafts: in the hub's cache, and where other programs keep them.
 
 What `name` says is what `--target` takes: an alias, ORG/REPO:QUANT, where several files are called so
-ORG/REPO/FILE.gguf, `ollama:NAME:TAG`, or a path.
+ORG/REPO/FILE.gguf, `ollama:NAME:TAG`, or a path. What other programs keep is read in place and never changed.
 
 LM Studio keeps files of the hub outside its cache, as models/PUBLISHER/MODEL/FILE.gguf below its folder, or where its
-settings say. They are never changed.
+settings say. Ollama's models lie below its folder as
+
+    manifests/HOST/NAMESPACE/NAME/TAG   JSON: the layers of a model, each with its kind (mediaType) and digest
+    blobs/sha256-HEX                    a layer: a GGUF file, a chat template in Go's template language, or a text
+
+`ollama list` leaves out the host and the namespace of its own library, and so do the names here: `ollama:qwen2.5:7b`.
+Models with an adapter are left out, because without it they would not be what their name says, and so are models that
+are not one GGUF file.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
-from specrun.catalog import cache, ollama
+from specrun.catalog import cache
 from specrun.catalog.cache import LocalModel
 from specrun.catalog.entries import catalog, does
 from specrun.catalog.file_names import (
@@ -27,16 +36,25 @@ from specrun.catalog.file_names import (
     shards,
     with_quantization,
 )
+from specrun.catalog.gguf_check import kind_of
 from specrun.catalog.gguf_header import Metadata, read_beginning
-from specrun.catalog.names import HubName
-from specrun.catalog.not_models import kind_of
+from specrun.catalog.hub import HubName
 from specrun.errors import ModelFileError, UsageError
 from specrun.locations import parse_json, user_path
 
+OLLAMA = "ollama:"  # begins the names of Ollama's models
 _NO_DRAFTS = ("t5", "t5encoder")  # models that encode a text first
 _HEADS = ("eagle3", "dflash")
 _DEPTH = 4  # folders of LM Studio's that are searched; links may lead in circles
-
+_LIBRARY = ("registry.ollama.ai", "library")
+_LATEST = "latest"  # the tag of a name without one
+_KIND = "application/vnd.ollama.image."
+# The user's folder, and where Ollama's service keeps its models: by its installer, and in packages of distributions.
+_OLLAMA_FOLDERS = (
+    "~/.ollama/models", "/usr/share/ollama/.ollama/models", "/var/lib/ollama", "/var/lib/ollama/models",
+)  # fmt: skip
+_DIGEST = re.compile("sha256:[0-9a-f]{64}")
+_MOST_BYTES = 2**20  # of a manifest, a template or a message
 
 def local_models(with_heads: bool = False) -> list[LocalModel]:
     """All of them, the newest file first. Adapters, projectors and models of embeddings are left out.
@@ -88,8 +106,7 @@ def _all() -> Iterator[LocalModel]:
         entry = entries.get((model.repo or "", model.file or ""))
         of_hub = f"{model.repo}/{model.file}" if model.repo else _short(model.path)
         yield replace(model, name=entry.alias if entry else of_hub, entry=entry)
-    for of_ollama in ollama.models():
-        yield LocalModel(of_ollama.name, of_ollama.path, of_ollama.bytes, "Ollama")
+    yield from ollama_models()
 
 
 def _short(path: Path) -> str:
@@ -129,6 +146,9 @@ def _has_only_mtp(path: Path, metadata: Metadata) -> bool:
     return head_in(GgufFile.read(path)) is not None
 
 
+# --- LM Studio -------------------------------------------------------------------------------------------------------
+
+
 def _of_lm_studio() -> list[LocalModel]:
     """What LM Studio keeps, without names, each once. What is incomplete or unreadable is left out."""
     found: dict[Path, LocalModel] = {}
@@ -160,3 +180,86 @@ def _files(folder: Path) -> Iterator[Path]:
         if len(Path(where).relative_to(folder).parts) >= _DEPTH:
             below.clear()
         yield from (Path(where) / name for name in models_among(names))
+
+
+# --- Ollama ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OllamaModel(LocalModel):
+    """A model that Ollama keeps, by the name that `ollama list` shows, with OLLAMA in front."""
+
+    layers: dict[str, Path] = field(default_factory=dict)  # the other layers' files by their kind, such as `template`
+
+    @cached_property
+    def system(self) -> str | None:
+        """The system message that the model was made with."""
+        return _text(self.layers.get("system"))
+
+    @cached_property
+    def template(self) -> str | None:
+        """The chat template, in Go's template language."""
+        return _text(self.layers.get("template"))
+
+
+def ollama_models() -> list[OllamaModel]:
+    """All models in `$OLLAMA_MODELS`, else in the user's folder and those of a service, sorted by name. What is damaged,
+    incomplete or may not be read is left out.
+    """
+    own = os.environ.get("OLLAMA_MODELS")
+    found: dict[str, OllamaModel] = {}
+    for folder in [Path(own)] if own else list(map(user_path, _OLLAMA_FOLDERS)):
+        with suppress(OSError):
+            for manifest in folder.glob("manifests/*/*/*/*"):
+                if model := _of_manifest(folder, manifest):
+                    found.setdefault(model.name, model)
+    return [found[name] for name in sorted(found)]
+
+
+def of_ollama(name: str) -> OllamaModel | None:
+    """The model that Ollama calls `name`, with or without OLLAMA, and with or without the tag `latest`."""
+    wanted = name.lower().removeprefix(OLLAMA).removeprefix("//")
+    wanted += "" if ":" in wanted else f":{_LATEST}"
+    return next((model for model in ollama_models() if model.name.lower() == f"{OLLAMA}{wanted}"), None)
+
+
+def ollama_behind(name: str | None, path: Path) -> OllamaModel | None:
+    """The model of Ollama's that a target's name means, if its file is `path`."""
+    model = of_ollama(name) if name else None
+    return model if model and model.path == path else None
+
+
+def is_of_ollama(name: str) -> bool:
+    """Whether a name says that the model is Ollama's."""
+    return name.lower().startswith(OLLAMA)
+
+
+def _of_manifest(folder: Path, manifest: Path) -> OllamaModel | None:
+    """The model of a manifest; None if it is none that llama.cpp can run."""
+    host, namespace, model, tag = manifest.parts[-4:]
+    try:
+        layers = {layer["mediaType"].removeprefix(_KIND): layer for layer in parse_json(_bytes(manifest))["layers"]}
+        if not all(_DIGEST.fullmatch(layer["digest"]) for layer in layers.values()) or "adapter" in layers:
+            return None
+        paths = {kind: folder / "blobs" / layer["digest"].replace(":", "-") for kind, layer in layers.items()}
+        path, n_bytes = paths.pop("model"), layers["model"]["size"]
+        if path.stat().st_size != n_bytes:
+            return None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    where = "" if (host, namespace) == _LIBRARY else f"{namespace}/" if host == _LIBRARY[0] else f"{host}/{namespace}/"
+    return OllamaModel(f"{OLLAMA}{where}{model}:{tag}", path, n_bytes, "Ollama", layers=paths)
+
+
+def _text(path: Path | None) -> str | None:
+    """The text of a layer; None if there is none, or it cannot be read."""
+    if path is None:
+        return None
+    with suppress(OSError, UnicodeDecodeError):
+        return _bytes(path).decode().strip() or None
+    return None
+
+
+def _bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_MOST_BYTES)

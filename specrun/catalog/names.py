@@ -7,14 +7,14 @@ model of Ollama's without the prefix `ollama:`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PureWindowsPath
 from urllib.parse import parse_qs, unquote
 
-from specrun.catalog import embedded, ollama
+from specrun.catalog import embedded, here
 from specrun.catalog.entries import Entry, catalog
 from specrun.catalog.file_names import is_safe_path, is_safe_repo, shards
-from specrun.catalog.hub import address, endpoint
+from specrun.catalog.hub import HubName, address, endpoint
 from specrun.display_text import near
 from specrun.errors import MissingModelError, UsageError
 from specrun.locations import pasted, user_path
@@ -23,18 +23,6 @@ _PATH_STARTS = (".", "~")  # a name that starts like this is a path, even if the
 _ADDRESS = re.compile(r"(?:(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)|hf:/)/", re.IGNORECASE)
 _PAGES = ("blob", "resolve", "raw", "tree")  # of a file or a folder, before the revision
 _NEWEST, _ANY = "main", "latest"  # the revision, and Ollama's tag, that a name without one means
-
-
-@dataclass(frozen=True)
-class HubName:
-    """A name that means a model on the hub."""
-
-    name: str  # as the user wrote it
-    repo: str  # ORG/NAME
-    revision: str | None = None  # the commit that the catalog pins; None for the newest
-    file: str | None = None  # first file of the model; None for the file with `quantization`
-    quantization: str | None = None  # that the user asked for
-    entry: Entry | None = None  # the catalog's entry, if the name is an alias or names the entry's repository
 
 
 def parse(name: str) -> Path | HubName:
@@ -62,8 +50,8 @@ def _meaning(name: str) -> Path | HubName:
         if quantization and quantization.lower() != entry.quantization.lower():
             return HubName(name, entry.repo, entry.revision, None, quantization, entry)
         return of_entry(entry)
-    if ollama.is_named(name):
-        if model := ollama.find(name):
+    if here.is_of_ollama(name):
+        if model := here.of_ollama(name):
             return model.path
         short = name.partition(":")[2].removeprefix("//")
         raise MissingModelError(f"Ollama has no model {short!r} on this machine; `ollama pull {short}` fetches it")
@@ -83,7 +71,7 @@ def _meaning(name: str) -> Path | HubName:
     if is_safe_repo(head):
         entry = next((e for e in entries.values() if e.repo == head), None)
         return HubName(name, head, entry.revision if entry else None, None, quantization, entry)
-    if model := ollama.find(name):
+    if model := here.of_ollama(name):
         return model.path
     if name and Path(name).is_dir():
         return Path(name)  # whose reader says which file in it to name

@@ -14,7 +14,8 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import own_head
 from specrun.catalog.hub.client import RemoteModel
 from specrun.catalog.layer_states import recurrent_layers
-from specrun.catalog.names import HubName, parse
+from specrun.catalog.hub import HubName
+from specrun.catalog.names import parse
 from specrun.catalog.pairs import check_sizes
 from specrun.display_text import size_text
 from specrun.errors import HubError, MissingModelError, PairError

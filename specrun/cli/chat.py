@@ -86,7 +86,7 @@ def _talk(
     last: LastConversation | None,
 ) -> int:
     """Hold the conversation. last: which is continued. Returns the exit code."""
-    from specrun.catalog import ollama
+    from specrun.catalog.here import ollama_behind
     from specrun.catalog.resolve import way_to_draft
     from specrun.chat import conversation_file
     from specrun.chat.loop import ChatLoop, Surroundings
@@ -115,7 +115,7 @@ def _talk(
     around = Surroundings(read, lambda name: _view(name, how.plain), output.stderr, open_target, keeper, draft_of, said)
     with ChatLoop(target, request, around, how.think) as loop:
         loop.begin(last.messages if last else [], how.system)
-        kept = ollama.behind(target, loop.model.llama_model.path)
+        kept = ollama_behind(target, loop.model.llama_model.path)
         if kept and kept.system and not last and how.system is None:
             loop.begin([], kept.system)
             note(f"the system message is {target}'s in Ollama; /system none removes it")

@@ -19,7 +19,7 @@ from specrun.views import output
 
 if TYPE_CHECKING:
     from specrun.catalog.hub.client import RemoteModel
-    from specrun.catalog.names import HubName
+    from specrun.catalog.hub import HubName
 
 app = typer.Typer(name="models", cls=Group, invoke_without_command=True)
 command = partial(app.command, cls=Command)
@@ -202,14 +202,14 @@ def list_pairs(
 
 def _on_hub(name: str) -> tuple[HubName, Path | None]:
     """What a name means on the hub, and the path of the cached model or None. Raises UsageError for a path."""
-    from specrun.catalog import embedded, ollama
+    from specrun.catalog import embedded, here
     from specrun.catalog.resolve import locate
 
     model = locate(name)
     if model.hub is None:
         if embedded.is_meant(name):
             raise UsageError(f"{name} is part of specrun itself: there is nothing to fetch or to delete")
-        if ollama.is_named(name):
+        if here.is_of_ollama(name):
             raise UsageError(f"{name} is kept by Ollama; `ollama pull` and `ollama rm` fetch and delete its models")
         raise UsageError(f"{name} is a path; give an alias, org/repo:QUANT or org/repo/file.gguf")
     return model.hub, model.path

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specrun import kept_facts
-from specrun.catalog import embedded, ollama
+from specrun.catalog import embedded, here
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import check_tokenizer
 from specrun.catalog.resolve import NO_DRAFT, OWN_HEAD, Fetcher, local_pair
@@ -65,7 +65,7 @@ def run_options(
 
 def _template_of_ollama(name: str | None, target: Path, note: Callable[[str], None]) -> str | None:
     """The name of llama.cpp's template that does what Ollama's does, for a model of Ollama's whose file has none."""
-    model = ollama.behind(name, target)
+    model = here.ollama_behind(name, target)
     if not model or not model.template or GgufFile.read(target).chat_template:
         return None
     if found := named_template.recognized(model.template):

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from specrun.catalog import cache
-from specrun.catalog.hub import cache_dir
+from specrun.catalog.hub import HubName, cache_dir
 from specrun.catalog.hub.client import RemoteModel
-from specrun.catalog.names import HubName, parse
+from specrun.catalog.names import parse
 from specrun.errors import HubError, NoHubError, UsageError
 from tests.hub import COMMIT, Fault, Hub, Repository
 from tests.waiting import wait_until

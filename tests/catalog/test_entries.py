@@ -8,7 +8,8 @@ import pytest
 
 from specrun.catalog.entries import COMPANIONS, Shape, catalog, shipped
 from specrun.catalog.file_names import quantization, shards
-from specrun.catalog.names import HubName, parse
+from specrun.catalog.hub import HubName
+from specrun.catalog.names import parse
 from specrun.errors import UsageError
 
 

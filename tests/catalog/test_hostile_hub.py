@@ -11,7 +11,8 @@ import pytest
 
 from specrun.catalog import cache
 from specrun.catalog.entries import catalog
-from specrun.catalog.names import HubName, parse
+from specrun.catalog.hub import HubName
+from specrun.catalog.names import parse
 from specrun.errors import HubError, UsageError
 from tests.catalog.test_download import Shown
 from tests.conftest import Specrun, SpecrunHere

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog.file_names import models_among, quantization, shards, with_quantization
-from specrun.catalog.names import HubName, parse
+from specrun.catalog.hub import HubName
+from specrun.catalog.names import parse
 from specrun.errors import UsageError
 
 QWEN = "Qwen/Qwen2.5-14B-Instruct-GGUF"

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from specrun.catalog.entries import catalog
+from specrun.catalog.entries import Entry, catalog
 from specrun.display_text import near, without_secrets
 from specrun.errors import HubError, NoHubError
 
@@ -20,6 +21,18 @@ _TEMPORARY = (408, 429, 500, 502, 503, 504)  # HTTP status codes after which the
 _NO_SUCH_RANGE = 416
 _WAIT_S = 1.0  # before repeating a request, unless the hub names a longer time
 _LONGEST_WAIT_S = 600.0  # a hub that names a longer time is not waited for
+
+
+@dataclass(frozen=True)
+class HubName:
+    """A name that means a model on the hub."""
+
+    name: str  # as the user wrote it
+    repo: str  # ORG/NAME
+    revision: str | None = None  # the commit that the catalog pins; None for the newest
+    file: str | None = None  # first file of the model; None for the file with `quantization`
+    quantization: str | None = None  # that the user asked for
+    entry: Entry | None = None  # the catalog's entry, if the name is an alias or names the entry's repository
 
 
 def cache_dir() -> Path:

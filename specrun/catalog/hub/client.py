@@ -20,8 +20,15 @@ from specrun.catalog.file_names import (
     targets_among,
     with_quantization,
 )
-from specrun.catalog.hub import RefusedError, address, cache_dir, client_errors_as_hub_errors, endpoint, reason_of
-from specrun.catalog.names import HubName
+from specrun.catalog.hub import (
+    HubName,
+    RefusedError,
+    address,
+    cache_dir,
+    client_errors_as_hub_errors,
+    endpoint,
+    reason_of,
+)
 from specrun.display_text import near, one_line
 from specrun.errors import HubError, NoHubError
 
