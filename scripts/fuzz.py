@@ -132,7 +132,7 @@ def _load(path: Path) -> int:
         try:
             lines(facts(Model(str(path), path)))
             file = GgufFile.read(path)
-            read_vocabulary(file)
+            len(read_vocabulary(file).tokens)
             weight_pages(file, 4096)
             expert_pages(file, 4096)
             if (head := head_in(file)) and head.kind == "dflash":

@@ -27,7 +27,7 @@ from moefication.dense import DenseLlama
 from widening.checks import WideningError
 
 from specrun.catalog import embedded
-from specrun.catalog.gguf_header import read_header
+from specrun.catalog.gguf_reader import read_header
 from specrun.errors import SpecrunError
 from specrun.llama import LlamaModel
 

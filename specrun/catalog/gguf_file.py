@@ -11,26 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from specrun.catalog.file_names import shards
-from specrun.catalog.gguf_check import check_model
 from specrun.catalog.gguf_header import (
     EMBEDDING,
     INPUTS,
     OUTPUT,
-    GgufHeader,
     Metadata,
     TensorInfo,
     broken,
+    check_model,
     is_expert,
     layer_of,
-    read_header,
 )
+from specrun.catalog.gguf_reader import GgufHeader, read_header
 from specrun.display_text import one_line
 from specrun.errors import ModelFileError
 from specrun.locations import file_state
 
-States = tuple[tuple[int, int, int, int], ...]
-
-_SETTLED_S = 3.0
+_SETTLED_S = 3.0  # a file that was written to later may be written to again without another time of change
 
 
 @dataclass(frozen=True)
@@ -45,8 +42,7 @@ class GgufFile:
     @classmethod
     def read(cls, path: Path) -> GgufFile:
         """Read the headers, not the weights, of the model at `path`, in milliseconds. Raises ModelFileError."""
-        states = tuple(file_state(path.parent / name) for name in shards(path.name))
-        return _read(path, states) if _are_settled(states) else _read.__wrapped__(path, states)
+        return _read(path, _states_of([path.parent / name for name in shards(path.name)]))
 
     # --- metadata --------------------------------------------------------------------------------------------------
 
@@ -229,15 +225,14 @@ def file_identity(paths: Sequence[Path], n_bytes: int = 2**20) -> str:
 
     n_bytes: at either end. Raises ModelFileError.
     """
-    states = tuple(map(file_state, paths))
     try:
-        return (_identity if _are_settled(states) else _identity.__wrapped__)(tuple(paths), n_bytes, states)
+        return _identity(tuple(paths), n_bytes, _states_of(paths))
     except OSError as error:
         raise ModelFileError(f"{error.filename or paths[0]} cannot be read: {error.strerror}") from error
 
 
 @lru_cache(maxsize=8)
-def _identity(paths: Sequence[Path], n_bytes: int, _states: States) -> str:
+def _identity(paths: Sequence[Path], n_bytes: int, _states: tuple[object, ...]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
@@ -249,13 +244,15 @@ def _identity(paths: Sequence[Path], n_bytes: int, _states: States) -> str:
     return digest.hexdigest()
 
 
-def _are_settled(states: States) -> bool:
-    """Whether files that are written to again get other states: one that was written to just now may not."""
-    return max(changed for *_, changed in states) < (time.time() - _SETTLED_S) * 1e9
+def _states_of(paths: Sequence[Path]) -> tuple[object, ...]:
+    """A value that is another one when any of these files has changed, and each time for what was changed just now."""
+    states = tuple(map(file_state, paths))
+    is_settled = max(changed for *_, changed in states) < (time.time() - _SETTLED_S) * 1e9
+    return states if is_settled else (*states, object())
 
 
 @lru_cache(maxsize=2)  # a target and its draft; skipping a vocabulary takes a tenth of a second
-def _read(path: Path, _states: States) -> GgufFile:
+def _read(path: Path, _states: tuple[object, ...]) -> GgufFile:
     header = read_header(path)
     check_model(header.metadata, str(path))
     paths = _shard_paths(path, header)

@@ -1,45 +1,21 @@
-"""The header of a GGUF file: metadata and the list of tensors, without the weights.
+"""What the header of a GGUF file says: metadata, tensors and ggml's types of weights; and what of it no model can say.
 
-gguf's own reader makes a numpy view of every string, which takes 11 seconds with a vocabulary of 150,000 tokens. This
-reader skips arrays and decodes them on access. The layout is specified in ggml's docs/gguf.md.
-
-A file may come from anyone, so contradictions are refused here: counts for which the file has no room, names that occur
-twice, tensors that overlap or lie outside of the file. A count in the file never decides how much memory is taken.
+llama.cpp reports most contradictions itself. For some it ends the process (GGML_ASSERT), so specrun has to refuse those
+files. Numbers are bounded because lists are made with so many items.
 """
 
 from __future__ import annotations
 
-import errno
-import mmap
 import re
-import stat
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import Any
 
-from specrun.catalog import ggml_types
-from specrun.catalog.not_models import LOOKED_AT, about_data, about_folder
-from specrun.errors import ModelFileError, OutOfMemoryError
+from specrun.errors import ModelFileError
 
-Buffer = bytes | mmap.mmap
-
-_MAGIC = b"GGUF"
-_VERSIONS = (2, 3)  # version 1 had 32-bit lengths, and llama.cpp no longer reads it either
-# Types of intermediate results and of tables. llama.cpp has no kernel for products with them, but would call it.
-_NO_WEIGHTS = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"})
-_TABLE = re.compile(r"[a-z]2[a-z]")  # from tokens to experts (`tid2eid`), or to other tokens (`d2t`)
-_MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
-_DEFAULT_ALIGNMENT = 32  # bytes, of the weights where the file has no general.alignment
-_MOST_HEADER_BYTES = 2**28  # a vocabulary of 262,144 tokens with its merges takes 16 MB
-_MOST_KEYS, _MOST_TENSORS = 2**16, 2**18  # real files have up to a hundred keys and some ten thousand tensors
-_MOST_STRINGS = 2**24  # in an array
-_LONGEST_KEY = 65535  # bytes
-_LONGEST_TENSOR_NAME = 63  # bytes; GGML_MAX_NAME - 1
-_LARGEST = 2**63 - 1  # of dimensions, elements and bytes: what ggml's int64_t holds
+# --- tensors ---------------------------------------------------------------------------------------------------------
 
 EMBEDDING = "token_embd.weight"
 OUTPUT = "output.weight"
@@ -48,14 +24,6 @@ _LAYER = re.compile(r"blk\.(\d+)\.")
 # LLM_FFN_EXPS_REGEX in llama.cpp's common.h: the routed experts, which --n-cpu-moe keeps in RAM. Shared experts, which
 # every token uses, are named `_shexp`.
 EXPERT_PATTERN = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
-
-# enum gguf_metadata_value_type; the scalars with their format characters of `struct`.
-_STRING, _ARRAY = 8, 9
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-
-_LENGTH = struct.Struct("<Q")
-_TYPE = struct.Struct("<I")
-_TYPE_AND_NUMBER = struct.Struct("<IQ")  # the number is an array's length or a tensor's offset
 
 
 @dataclass(frozen=True)
@@ -86,155 +54,164 @@ def is_expert(tensor: str) -> bool:
     return bool(re.search(EXPERT_PATTERN, tensor))
 
 
-class Metadata(Mapping[str, Any]):
-    """A file's metadata by key. Values are decoded on access; `n_strings` counts an array without decoding it."""
+@dataclass(frozen=True)
+class GgmlType:
+    """name: as ggml has it, e.g. `Q4_K`. block: weights that are packed together. block_bytes: what they take."""
 
-    def __init__(self, data: bytes, offsets: Mapping[str, tuple[int, int]]) -> None:
+    name: str
+    block: int
+    block_bytes: int
+
+    def row_bytes(self, n: int) -> int:
+        """Bytes of a row of `n` weights; the last block is whole."""
+        return -(-n // self.block) * self.block_bytes
+
+
+# enum ggml_type; the missing numbers belong to types that no file has any more. gguf has the same numbers, but takes 50
+# ms to import, as long as everything else that a short run does with a model's header.
+KNOWN_TYPES = {
+    0: GgmlType("F32", 1, 4), 1: GgmlType("F16", 1, 2), 28: GgmlType("F64", 1, 8), 30: GgmlType("BF16", 1, 2),
+    24: GgmlType("I8", 1, 1), 25: GgmlType("I16", 1, 2), 26: GgmlType("I32", 1, 4), 27: GgmlType("I64", 1, 8),
+    2: GgmlType("Q4_0", 32, 18), 3: GgmlType("Q4_1", 32, 20), 6: GgmlType("Q5_0", 32, 22), 7: GgmlType("Q5_1", 32, 24),
+    8: GgmlType("Q8_0", 32, 34), 9: GgmlType("Q8_1", 32, 40), 41: GgmlType("Q1_0", 128, 18),
+    10: GgmlType("Q2_K", 256, 84), 11: GgmlType("Q3_K", 256, 110), 12: GgmlType("Q4_K", 256, 144),
+    13: GgmlType("Q5_K", 256, 176), 14: GgmlType("Q6_K", 256, 210), 15: GgmlType("Q8_K", 256, 292),
+    16: GgmlType("IQ2_XXS", 256, 66), 17: GgmlType("IQ2_XS", 256, 74), 22: GgmlType("IQ2_S", 256, 82),
+    18: GgmlType("IQ3_XXS", 256, 98), 21: GgmlType("IQ3_S", 256, 110), 19: GgmlType("IQ1_S", 256, 50),
+    29: GgmlType("IQ1_M", 256, 56), 20: GgmlType("IQ4_NL", 32, 18), 23: GgmlType("IQ4_XS", 256, 136),
+    34: GgmlType("TQ1_0", 256, 54), 35: GgmlType("TQ2_0", 256, 66), 39: GgmlType("MXFP4", 32, 17),
+    40: GgmlType("NVFP4", 64, 36),
+}  # fmt: skip
+_TYPES_BY_NAME = {known.name: known for known in KNOWN_TYPES.values()}
+
+
+def type_numbered(number: int) -> GgmlType:
+    """The type with this number in files. Raises ValueError if neither specrun nor gguf, which may be newer, has it."""
+    if number in KNOWN_TYPES:
+        return KNOWN_TYPES[number]
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    newer = GGMLQuantizationType(number)
+    return GgmlType(newer.name, *GGML_QUANT_SIZES[newer])
+
+
+def type_named(name: str) -> GgmlType:
+    """The type with this name, in any case. Raises KeyError if it is not in KNOWN_TYPES."""
+    return _TYPES_BY_NAME[name.upper()]
+
+
+# --- metadata --------------------------------------------------------------------------------------------------------
+
+# enum gguf_metadata_value_type; the scalars with their format characters of `struct`.
+STRING, ARRAY = 8, 9
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+
+LENGTH = struct.Struct("<Q")  # of a string
+_TYPE_AND_NUMBER = struct.Struct("<IQ")  # of an array: the type and the number of its items
+
+
+class Metadata(Mapping[str, Any]):
+    """A file's metadata by key. Values are decoded on access, because a vocabulary takes tenths of a second."""
+
+    def __init__(self, data: bytes, places: Mapping[str, tuple[int, int, int]]) -> None:
         self._data = data
-        self._offsets = offsets  # key -> (type, offset of the value in `data`)
+        self._places = places  # key -> (type, where the value starts in `data`, where it ends)
 
     def __getitem__(self, key: str) -> Any:
-        kind, offset = self._offsets[key]
-        return _decode(self._data, kind, offset)
+        kind, start, end = self._places[key]
+        return _decoded(self._data, kind, start, end)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._offsets  # Mapping's own would decode the value
+        return key in self._places  # Mapping's own would decode the value
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._offsets)
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return len(self._places)
 
     def n_strings(self, key: str) -> int | None:
         """Number of strings in the array `key`, which is not decoded; None if it is missing or no array of strings."""
-        kind, offset = self._offsets.get(key, (-1, 0))
-        item, length = _TYPE_AND_NUMBER.unpack_from(self._data, offset) if kind == _ARRAY else (-1, 0)
-        return int(length) if item == _STRING else None
+        kind, offset, _ = self._places.get(key, (-1, 0, 0))
+        item, length = _TYPE_AND_NUMBER.unpack_from(self._data, offset) if kind == ARRAY else (-1, 0)
+        return int(length) if item == STRING else None
+
+    def strings(self, key: str) -> bytes:
+        """The strings of the array `key` as the file has them, each behind its LENGTH; empty if there are none."""
+        if not self.n_strings(key):
+            return b""
+        _, offset, end = self._places[key]
+        return self._data[offset + _TYPE_AND_NUMBER.size : end]
 
     def has_string(self, text: str) -> bool:
         """Whether `text` is a string of the file, or an item of an array of strings; nothing is decoded."""
         data = text.encode()
-        return _LENGTH.pack(len(data)) + data in self._data
+        return LENGTH.pack(len(data)) + data in self._data
 
 
-@dataclass(frozen=True)
-class GgufHeader:
-    """Everything in a file before the weights."""
-
-    metadata: Metadata
-    tensors: tuple[TensorInfo, ...]
-    n_file_bytes: int  # size of the complete file
-
-
-def read_header(path: Path) -> GgufHeader:
-    """The header of a file. Raises ModelFileError, and OutOfMemoryError where there is no room to map the file."""
-    with _mapped(path) as data:
-        header, size = parse_header(data, str(path)), len(data)
-    if size < header.n_file_bytes:
-        raise ModelFileError(f"{path} is incomplete ({size} of {header.n_file_bytes} bytes); download it again")
-    return header
+def _decoded(data: bytes, kind: int, start: int, end: int) -> Any:
+    """The value of type `kind` that lies from `start` to `end`."""
+    if kind == STRING:
+        return data[start + LENGTH.size : end].decode("utf-8", errors="replace")
+    if kind != ARRAY:
+        return struct.unpack_from("<" + SCALARS[kind], data, start)[0]
+    item, length = _TYPE_AND_NUMBER.unpack_from(data, start)
+    start += _TYPE_AND_NUMBER.size
+    if item in SCALARS:
+        return list(struct.unpack_from(f"<{length}{SCALARS[item]}", data, start))
+    return [text.decode("utf-8", errors="replace") for text in each_string(data[start:end])]
 
 
-def read_beginning(path: Path) -> Metadata:
-    """The metadata that describes a model: without the vocabulary, which takes a tenth of a second to skip, if it comes
-    last, as llama.cpp's converter and Ollama write it. Raises as `read_header`.
-    """
-    with _mapped(path) as data, _errors_of_parsing(data, str(path)):
-        _, n_keys, offset = _counts(data, str(path))
-        offsets, offset = _keys(data, n_keys, offset, str(path), only_beginning=True)
-        return Metadata(bytes(data[:offset]), offsets)
+def each_string(strings: bytes) -> Iterator[bytes]:
+    """The strings of which each lies behind its LENGTH."""
+    start = 0
+    while start < len(strings):
+        (length,) = LENGTH.unpack_from(strings, start)
+        end = start + LENGTH.size + length
+        yield strings[start + LENGTH.size : end]
+        start = end
 
 
-@contextmanager
-def _mapped(path: Path) -> Iterator[mmap.mmap]:
-    """The file in memory. Raises ModelFileError, and OutOfMemoryError where there is no room to map it."""
-    try:
-        if path.is_dir():
-            raise ModelFileError(about_folder(path))
-        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its other end
-            raise ModelFileError(f"{path} is no regular file; give the path of a GGUF model")
-        with path.open("rb") as file:
-            if not file.seek(0, 2):
-                raise ModelFileError(f"{path} is empty; download it again")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                yield data
-    except FileNotFoundError as error:
-        raise ModelFileError(f"{path}: no such file; give the path of a GGUF model") from error
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        if getattr(error, "errno", None) == errno.ENOMEM:
-            raise OutOfMemoryError(
-                f"{path} cannot be mapped: there is not enough memory; close other programs"
-            ) from error
-        raise ModelFileError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+# --- what no model can say -------------------------------------------------------------------------------------------
+
+_MOST_LAYERS, _MOST_EXPERTS = 512, 1024  # LLAMA_MAX_LAYERS and LLAMA_MAX_EXPERTS
+_LARGEST = 2**32 - 1
+_BLANK = "\u2581"  # SentencePiece's sign for a blank
+_LONGEST_NAME = 64  # characters of an architecture's or a tokenizer's name
+
+_NAMES = ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre")
+_STRINGS = (*_NAMES, "general.name", "tokenizer.chat_template")
+_TOKEN_IDS = ("tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id")
+# Keys of the architecture whose values are numbers, or lists with a number for each layer.
+_NUMBERS = (
+    *("block_count", "context_length", "embedding_length", "vocab_size", "feed_forward_length"),
+    *("expert_count", "expert_used_count", "expert_group_count", "expert_group_used_count"),
+    *("expert_feed_forward_length", "nextn_predict_layers", "attention.head_count", "attention.head_count_kv"),
+    *("attention.key_length", "attention.value_length", "attention.key_length_swa", "attention.value_length_swa"),
+    *("attention.key_length_mla", "attention.value_length_mla", "attention.sliding_window"),
+    *("attention.sliding_window_pattern", "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.group_count"),
+    *("shortconv.l_cache", "wkv.head_size", "token_shift_count", "kda.head_dim"),
+)
+_EPSILONS = ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon")
+_PROJECTOR = "a projector (mmproj), which turns pictures or sound into input of a model; name that model's own file"
+_CONTROL = "a control vector, which specrun does not apply; name the model that it was made for"
+# By `general.type`, as llama.cpp's converter and tools write it.
+_TYPES = {
+    "adapter": "a LoRA adapter, which specrun does not apply; name its model, or merge both with llama-export-lora",
+    "imatrix": "an importance matrix, which is for quantizing a model; name the model's own file",
+    "mmproj": _PROJECTOR,
+}
+# By `general.architecture`: older projectors are of no other type, and control vectors of none at all.
+_ARCHITECTURES = {"clip": _PROJECTOR, "controlvector": _CONTROL}
 
 
-def parse_header(data: Buffer, name: str) -> GgufHeader:
-    """The header at the beginning of `data`, the bytes of the file `name` or a part of them. Raises ModelFileError."""
-    with _errors_of_parsing(data, name):
-        n_tensors, n_keys, offset = _counts(data, name)
-        offsets, offset = _keys(data, n_keys, offset, name)
-        described: dict[str, TensorInfo] = {}
-        for _ in range(n_tensors):
-            tensor, offset = _tensor(data, offset, name)
-            if tensor.name in described:
-                raise broken(name, f"it has {tensor.name!r} twice")
-            described[tensor.name] = tensor
-        if offset > len(data):
-            raise EOFError
-        metadata = Metadata(bytes(data[:offset]), offsets)
-        alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
-        if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-            raise ModelFileError(f"{name} has an impossible alignment ({alignment!r}); download it again")
-        start_of_weights = -(-offset // alignment) * alignment
-        tensors = tuple(replace(tensor, offset=start_of_weights + tensor.offset) for tensor in described.values())
-        end = _end_of_weights(tensors, alignment, name) if tensors else offset
-        return GgufHeader(metadata, tensors, end)
-
-
-@contextmanager
-def _errors_of_parsing(data: Buffer, name: str) -> Iterator[None]:
-    if data[:4] != _MAGIC:
-        raise ModelFileError(f"{name} is not a GGUF file{about_data(data[:LOOKED_AT])}")
-    try:
-        yield
-    except (struct.error, EOFError, OverflowError) as error:
-        raise ModelFileError(f"{name} is incomplete, it ends inside its header; download it again") from error
-
-
-def _counts(data: Buffer, name: str) -> tuple[int, int, int]:
-    """Numbers of tensors and of keys, and where the first key is."""
-    version, n_tensors, n_keys = struct.unpack_from("<IQQ", data, 4)
-    if int.from_bytes(data[4:8], "big") in _VERSIONS:
-        little = "get the file without -be in its name, or `gguf-convert-endian FILE little` converts it"
-        raise ModelFileError(f"{name} is for big-endian machines, which this one is not; {little}")
-    if version not in _VERSIONS:
-        raise ModelFileError(f"{name} is GGUF version {version}; convert the model again, to version 3")
-    if n_keys > _MOST_KEYS or n_tensors > _MOST_TENSORS:
-        raise broken(name, f"it claims to have {n_keys:,} keys and {n_tensors:,} tensors")
-    return n_tensors, n_keys, 24
-
-
-def _keys(
-    data: Buffer, n_keys: int, offset: int, name: str, only_beginning: bool = False
-) -> tuple[dict[str, tuple[int, int]], int]:
-    """Type and offset of each key's value, and where the keys end. only_beginning: as in `read_beginning`."""
-    offsets: dict[str, tuple[int, int]] = {}
-    for _ in range(n_keys):
-        key, start = _name(data, offset, _LONGEST_KEY, name)
-        if only_beginning and key.startswith("tokenizer.") and any(known.endswith(".block_count") for known in offsets):
-            break
-        offset = start
-        if key in offsets:
-            raise broken(name, f"it has {key!r} twice")
-        (kind,) = _TYPE.unpack_from(data, offset)
-        offsets[key] = (kind, offset + 4)
-        offset = _skip(data, kind, offset + 4, name)
-        if offset > len(data):
-            raise EOFError
-        if offset > _MOST_HEADER_BYTES:
-            raise broken(name, f"its header has more than {_MOST_HEADER_BYTES:,} bytes")
-    return offsets, offset
+def kind_of(metadata: Mapping[str, Any]) -> str | None:
+    """What a GGUF file holds that is no model, and what to do; None for a model."""
+    for key, kinds in (("general.type", _TYPES), ("general.architecture", _ARCHITECTURES)):
+        value = metadata.get(key)
+        if isinstance(value, str) and value in kinds:
+            return kinds[value]
+    return None
 
 
 def broken(name: str, why: str) -> ModelFileError:
@@ -242,92 +219,63 @@ def broken(name: str, why: str) -> ModelFileError:
     return ModelFileError(f"{name} is broken: {why}; download it again")
 
 
-def _end_of_weights(tensors: tuple[TensorInfo, ...], alignment: int, name: str) -> int:
-    """Where the last tensor ends. Raises ModelFileError for tensors that are not aligned, or share bytes."""
-    end = 0
-    for tensor in sorted(tensors, key=lambda tensor: tensor.offset):
-        if tensor.offset % alignment:
-            raise broken(name, f"{tensor.name!r} lies at an offset that is no multiple of {alignment}")
-        if tensor.offset < end:
-            raise broken(name, f"{tensor.name!r} overlaps another tensor")
-        end = tensor.offset + tensor.n_bytes
-    return end
+def check_model(metadata: Metadata, name: str) -> None:
+    """Raise ModelFileError for metadata of what is no model, or that no model can have. name: of the file."""
+    if kind := kind_of(metadata):
+        raise ModelFileError(f"{name} is {kind}")
+    architecture = metadata.get("general.architecture", "unknown")
+    checks: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
+        (_STRINGS, lambda value: isinstance(value, str), "is no text"),
+        (_NAMES, lambda value: value.isprintable() and 0 < len(value) <= _LONGEST_NAME, "is no name"),
+        (_TOKEN_IDS, _is_count, "is no number of a token"),
+        ((f"{architecture}.{key}" for key in _NUMBERS), _are_counts, f"is no number from 0 to {_LARGEST}"),
+        ((f"{architecture}.{key}" for key in _EPSILONS), _is_small, "is no small number"),
+    )
+    for keys, is_right, why in checks:
+        for key in keys:
+            if key in metadata and not is_right(metadata[key]):
+                raise broken(name, f"{key} {why}")
+    if "tokenizer.ggml.tokens" in metadata and metadata.n_strings("tokenizer.ggml.tokens") is None:
+        raise broken(name, "tokenizer.ggml.tokens is no list of texts")
+    _check_sizes(lambda key: metadata.get(f"{architecture}.{key}"), name)
 
 
-def _tensor(data: Buffer, offset: int, name: str) -> tuple[TensorInfo, int]:
-    """The tensor described at `offset`, with its offset after the header, and the end of the description."""
-    tensor, offset = _name(data, offset, _LONGEST_TENSOR_NAME, name)
-    (n_dimensions,) = _TYPE.unpack_from(data, offset)
-    if n_dimensions > _MAX_DIMENSIONS:
-        raise ModelFileError(f"{name} has a tensor with {n_dimensions} dimensions ({tensor}); download it again")
-    shape = struct.unpack_from(f"<{n_dimensions}Q", data, offset + 4)
-    offset += 4 + 8 * n_dimensions
-    kind, start = _TYPE_AND_NUMBER.unpack_from(data, offset)
-    try:
-        ggml_type = ggml_types.numbered(kind)
-    except ValueError as error:
-        raise ModelFileError(f"{name} has weights of an unknown type ({tensor}: {kind}); upgrade gguf") from error
-    if ggml_type.name in _NO_WEIGHTS and tensor.endswith(".weight") and not _TABLE.search(tensor):
-        raise broken(name, f"{tensor!r} is of type {ggml_type.name}, in which there are no weights")
-    n_bytes = prod(shape) // ggml_type.block * ggml_type.block_bytes
-    if not 0 < prod(shape) <= _LARGEST or start + n_bytes > _LARGEST or (shape and shape[0] % ggml_type.block):
-        raise broken(name, f"{tensor!r} has an impossible size ({' x '.join(map(str, shape))} of {ggml_type.name})")
-    return TensorInfo(tensor, shape, ggml_type.name, n_bytes, start), offset + _TYPE_AND_NUMBER.size
+def check_characters(metadata: Metadata, name: str) -> None:
+    """Raise ModelFileError for a SentencePiece vocabulary without plain characters, which ends llama.cpp's process."""
+    if metadata.get("tokenizer.ggml.model") != "llama":
+        return
+    for character in (_BLANK, *map(chr, range(ord("!"), ord("~") + 1))):
+        if not metadata.has_string(f"<0x{character.encode()[0]:02X}>") and not metadata.has_string(character):
+            raise broken(name, f"its tokenizer lacks the character {character}")
 
 
-def _name(data: Buffer, offset: int, longest: int, name: str) -> tuple[str, int]:
-    """The name of a key or tensor at `offset`, and where it ends."""
-    (length,) = _LENGTH.unpack_from(data, offset)
-    if offset + 8 + length > len(data):
-        raise EOFError
-    text, end = _string(data, offset) if length <= longest else ("", 0)
-    if not text or not text.isprintable() or "\ufffd" in text:
-        raise broken(name, f"a key or tensor has no possible name (at byte {offset})")
-    return text, end
+def _check_sizes(value: Callable[[str], Any], name: str) -> None:
+    layers, experts, used = value("block_count"), value("expert_count"), value("expert_used_count")
+    if layers is not None and (isinstance(layers, list) or not 0 < layers <= _MOST_LAYERS):
+        raise broken(name, f"it has an impossible number of layers ({_short(layers)})")
+    if isinstance(value("nextn_predict_layers"), int) and value("nextn_predict_layers") > (layers or 0):
+        raise broken(name, "it has more layers for several tokens than layers")
+    most_used = max(used, default=0) if isinstance(used, list) else used or 0
+    if isinstance(experts, list) or not most_used <= (experts or 0) <= _MOST_EXPERTS or (experts and not most_used):
+        raise broken(name, f"it has an impossible number of experts ({_short(experts)}, of which {_short(used)} used)")
+    groups, groups_used = value("expert_group_count") or 0, value("expert_group_used_count") or 0
+    if isinstance(groups, list) or isinstance(groups_used, list) or (groups and groups >= (experts or 0)):
+        raise broken(name, "it has an impossible number of groups of experts")
+    if groups > 1 and (experts % groups or not 0 < groups_used < groups):
+        raise broken(name, "it has groups of experts that do not divide them")
 
 
-def _string(data: Buffer, offset: int) -> tuple[str, int]:
-    (length,) = _LENGTH.unpack_from(data, offset)
-    begin = offset + 8
-    if begin + length > len(data):
-        raise EOFError
-    return data[begin : begin + length].decode("utf-8", errors="replace"), begin + length
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value <= _LARGEST
 
 
-def _skip(data: Buffer, kind: int, offset: int, name: str) -> int:
-    """The offset at which the value of type `kind` at `offset` ends."""
-    if kind in _SCALARS:
-        return offset + struct.calcsize("<" + _SCALARS[kind])
-    if kind == _STRING:
-        return offset + 8 + int(_LENGTH.unpack_from(data, offset)[0])
-    if kind != _ARRAY:
-        raise ModelFileError(f"{name} has metadata of an unknown type ({kind}); upgrade specrun or download it again")
-    item, length = _TYPE_AND_NUMBER.unpack_from(data, offset)
-    offset += _TYPE_AND_NUMBER.size
-    if item in _SCALARS:
-        return offset + int(length) * struct.calcsize("<" + _SCALARS[item])
-    if item != _STRING:  # llama.cpp has no arrays of arrays either
-        raise broken(name, f"it has an array of values of type {item}")
-    if length > _MOST_STRINGS:
-        raise broken(name, f"it has an array of {length:,} strings")
-    unpack = _LENGTH.unpack_from
-    for _ in range(length):
-        offset += 8 + unpack(data, offset)[0]
-    return offset
+def _are_counts(value: object) -> bool:
+    return all(map(_is_count, value if isinstance(value, list) else (value,)))
 
 
-def _decode(data: Buffer, kind: int, offset: int) -> Any:
-    """The value of type `kind` at `offset`. `_skip` has checked that it is whole."""
-    if kind == _STRING:
-        return _string(data, offset)[0]
-    if kind != _ARRAY:
-        return struct.unpack_from("<" + _SCALARS[kind], data, offset)[0]
-    item, length = _TYPE_AND_NUMBER.unpack_from(data, offset)
-    offset += _TYPE_AND_NUMBER.size
-    if item in _SCALARS:
-        return list(struct.unpack_from(f"<{length}{_SCALARS[item]}", data, offset))
-    values = []
-    for _ in range(length):
-        value, offset = _string(data, offset)
-        values.append(value)
-    return values
+def _is_small(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value < 1
+
+
+def _short(value: object) -> str:
+    return str(value)[:_LONGEST_NAME]

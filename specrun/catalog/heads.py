@@ -11,6 +11,7 @@ from specrun.catalog.layer_states import cached_heads, slides
 from specrun.catalog.pairs import first_difference, read_vocabulary
 from specrun.display_text import one_line
 from specrun.errors import ModelFileError, PairError
+from specrun.locations import file_state
 from specrun.speculation.method import HEADS, HeadKind
 
 _EAGLE3_LAYERS = 3  # of the target, whose states it reads
@@ -88,7 +89,7 @@ def has_foreign_mtp(file: GgufFile) -> bool:
 
 def drafting_head(target: GgufFile, draft: GgufFile) -> Head | None:
     """The head that drafts: the target's own if its file is the draft, else the file's; None for a draft model."""
-    return own_head(target) if draft.path.absolute() == target.path.absolute() else head_in(draft)
+    return own_head(target) if file_state(draft.path) == file_state(target.path) else head_in(draft)
 
 
 def _mtp_layers(file: GgufFile) -> int:

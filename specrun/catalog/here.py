@@ -36,11 +36,12 @@ from specrun.catalog.file_names import (
     shards,
     with_quantization,
 )
-from specrun.catalog.gguf_check import kind_of
-from specrun.catalog.gguf_header import Metadata, read_beginning
+
+from specrun.catalog.gguf_header import Metadata, kind_of
+from specrun.catalog.gguf_reader import read_beginning
 from specrun.catalog.hub import HubName
 from specrun.errors import ModelFileError, UsageError
-from specrun.locations import parse_json, user_path
+from specrun.locations import file_state, parse_json, user_path
 
 OLLAMA = "ollama:"  # begins the names of Ollama's models
 _NO_DRAFTS = ("t5", "t5encoder")  # models that encode a text first
@@ -56,22 +57,22 @@ _OLLAMA_FOLDERS = (
 _DIGEST = re.compile("sha256:[0-9a-f]{64}")
 _MOST_BYTES = 2**20  # of a manifest, a template or a message
 
+
 def local_models(with_heads: bool = False) -> list[LocalModel]:
     """All of them, the newest file first. Adapters, projectors and models of embeddings are left out.
 
     with_heads: whether heads, which can only draft, are among them. A file that two programs keep is named once, and
     what is damaged in another program's folder not at all.
     """
-    found: dict[str, tuple[float, LocalModel]] = {}
+    found: dict[tuple[int, int, int, int], LocalModel] = {}
     files: dict[str | None, set[str]] = {}
     for model in _all():
         files.setdefault(model.repo, set()).add(model.file or "")
-        with suppress(OSError):
-            real = os.path.realpath(model.path)
-            if real not in found and _is_shown(model, with_heads):
-                found[real] = Path(real).stat().st_mtime, model
-    models = [model for _, model in sorted(found.values(), key=lambda it: (-it[0], it[1].name))]
-    return [replace(model, name=_short_name(model, files[model.repo])) for model in models]
+        state = file_state(model.path)
+        if any(state) and state not in found and _is_shown(model, with_heads):
+            found[state] = model
+    newest = sorted(found.items(), key=lambda it: (-it[0][-1], it[1].name))
+    return [replace(model, name=_short_name(model, files[model.repo])) for _, model in newest]
 
 
 def _short_name(model: LocalModel, files: set[str]) -> str:
@@ -203,8 +204,8 @@ class OllamaModel(LocalModel):
 
 
 def ollama_models() -> list[OllamaModel]:
-    """All models in `$OLLAMA_MODELS`, else in the user's folder and those of a service, sorted by name. What is damaged,
-    incomplete or may not be read is left out.
+    """All models in `$OLLAMA_MODELS`, else in the user's folder and those of a service, sorted by name. What is
+    damaged, incomplete or may not be read is left out.
     """
     own = os.environ.get("OLLAMA_MODELS")
     found: dict[str, OllamaModel] = {}

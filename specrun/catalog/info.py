@@ -9,13 +9,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specrun.catalog import heads, made, pairs, resolve
+from specrun.catalog import made, resolve
 from specrun.catalog.entries import COMPANIONS, Kind, best_companion, how_to_draft
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.heads import has_foreign_mtp, head_in, own_head
+from specrun.catalog.heads import difference_of, has_foreign_mtp, head_in, own_head
 from specrun.catalog.here import local_models
 from specrun.catalog.layer_states import is_untried, kv_bytes_per_token, recurrent_layers
-from specrun.catalog.pairs import LEAST_SHARE, Vocabulary, check_comparable, read_vocabulary, share_of, what_is_shared
+from specrun.catalog.pairs import (
+    LEAST_SHARE,
+    check_comparable,
+    first_difference,
+    read_vocabulary,
+    share_of,
+    warnings,
+    what_is_shared,
+)
 from specrun.catalog.resolve import Model
 from specrun.display_text import size_text
 from specrun.errors import ModelFileError, PairError
@@ -47,12 +55,12 @@ def pairs_of(target: Model, text: str) -> list[Pair]:
     found = [_pair(target, model, model == best, text) for model in recommended]
     if target.path is None:
         return found
-    n_bytes, _ = _vocabulary_of(target.path)
-    if heads.own_head(GgufFile.read(target.path)):
+    file = _read(target.path)
+    if own_head(file):
         found.append(Pair(target.name, resolve.OWN_HEAD, recommended=False, cached=True, checked=True))
     known = {model.path for model in recommended}
     for model in on_this_machine(with_heads=True):
-        if model.path and model.path not in known and _vocabulary_of(model.path)[0] < n_bytes:
+        if model.path and model.path not in known and _read(model.path).n_bytes < file.n_bytes:
             found.append(_pair(target, model, False, text))
     return found
 
@@ -61,8 +69,11 @@ def on_this_machine(with_heads: bool = False) -> Iterator[Model]:
     """Every model here whose file can be read. with_heads: as in `local_models`."""
     for model in local_models(with_heads):
         with suppress(ModelFileError):
-            _vocabulary_of(model.path)
+            _read(model.path)
             yield resolve.locate(model.name)
+
+
+_read = functools.cache(GgufFile.read)  # each file is one side of many pairs
 
 
 def _pair(target: Model, draft: Model, recommended: bool, text: str) -> Pair:
@@ -72,12 +83,12 @@ def _pair(target: Model, draft: Model, recommended: bool, text: str) -> Pair:
         return pair if percent is None else _by_share(pair, percent / 100)
     pair = replace(pair, checked=True)
     try:
-        ours, theirs, file = _vocabulary_of(target.path)[1], _vocabulary_of(draft.path)[1], GgufFile.read(draft.path)
-        if head := heads.head_in(file):
-            return replace(pair, difference=heads.difference_of(GgufFile.read(target.path), file, head))
-        warnings = pairs.warnings(ours, theirs)
-        if pairs.first_difference(ours, theirs) is None:
-            return replace(pair, warnings=warnings)
+        target_file, draft_file = _read(target.path), _read(draft.path)
+        if head := head_in(draft_file):
+            return replace(pair, difference=difference_of(target_file, draft_file, head))
+        ours, theirs = read_vocabulary(target_file), read_vocabulary(draft_file)
+        if first_difference(ours, theirs) is None:
+            return replace(pair, warnings=warnings(ours, theirs))
         check_comparable(ours, theirs)
     except (ModelFileError, PairError) as error:
         return replace(pair, difference=str(error))
@@ -90,13 +101,6 @@ def _by_share(pair: Pair, share: float) -> Pair:
     if share < LEAST_SHARE:
         return replace(pair, share=share, difference=f"{what}: it would not pay")
     return replace(pair, share=share, warnings=(what,))
-
-
-@functools.cache
-def _vocabulary_of(path: Path) -> tuple[int, Vocabulary]:
-    """Bytes of the weights, and the vocabulary. Raises ModelFileError."""
-    file = GgufFile.read(path)
-    return file.n_bytes, read_vocabulary(file)
 
 
 _OF_HEAD = ("target_layers", "target_width", "reads_cache")

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from specrun.catalog import ggml_types
 from specrun.catalog.entries import does
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.gguf_header import TensorInfo, is_expert, layer_of
+from specrun.catalog.gguf_header import TensorInfo, is_expert, layer_of, type_named
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 
 _FLOAT_BYTES = 4  # llama.cpp keeps recurrent states in float32
@@ -61,8 +60,8 @@ def kv_bytes_per_token(file: GgufFile, type_k: str = "f16", type_v: str = "f16")
     is_mla = file.number("attention.key_length_mla") and file.number("attention.value_length_mla")
     sizes = []
     for count, n_k, n_v in cached_heads(file):
-        size = ggml_types.named(type_k).row_bytes(n_k * count)
-        sizes.append(size if is_mla else size + ggml_types.named(type_v).row_bytes(n_v * count))
+        size = type_named(type_k).row_bytes(n_k * count)
+        sizes.append(size if is_mla else size + type_named(type_v).row_bytes(n_v * count))
     return tuple(sizes)
 
 

@@ -14,28 +14,40 @@ from dataclasses import dataclass
 
 from specrun.catalog.entries import Entry
 from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.gguf_header import each_string
 from specrun.display_text import size_text
 from specrun.errors import ModelFileError, PairError
 
 _NO_TOKENIZER = ("none", "no_vocab")  # values of tokenizer.ggml.model with which llama.cpp makes none
-# Tokenizers for which llama.cpp adds BOS if the file does not say whether to (src/llama-vocab.cpp).
+# Where llama.cpp adds BOS if the file does not say whether to (src/llama-vocab.cpp): by tokenizer.ggml.model, and of
+# those that encode byte pairs, the only ones with a tokenizer.ggml.pre that counts, by that.
 _KINDS_WITH_BOS = ("llama", "bert")
-_PRES_WITH_BOS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2")
+_BYTE_PAIRS = ("gpt2", "gemma4", "hybriddna", "whitespace")
+_PRES_WITH_BOS = (
+    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano", "tekken",
+    "chameleon",
+)  # fmt: skip
+_PRES_ALWAYS_WITH_BOS = ("gemma4", "granite-embed-multi-311m")  # whatever the file says
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokenizer in a file. Two models that share it have the same ids; what follows `tokens` only influences how
+    """The tokenizer in a file. Two models that share it have the same ids; what follows `listed` only influences how
     often drafted tokens are accepted.
     """
 
     kind: str  # tokenizer.ggml.model, e.g. `gpt2` for byte-pair encoding
     pre: str  # tokenizer.ggml.pre: how text is split before it is tokenized
     bos: int | None  # id of the token that begins every text; None if there is none
-    tokens: tuple[bytes, ...]  # by id
+    listed: bytes  # the tokens by id, as `Metadata.strings` gives them
     eos: int | None  # id of the token that ends a text; None if there is none
     chat_template: str | None
     types: tuple[int, ...] = ()  # by id, llama.cpp's numbers: 1 for text, 3 for control tokens, 6 for bytes
+
+    @functools.cached_property
+    def tokens(self) -> tuple[bytes, ...]:
+        """The tokens by id. To take 150,000 apart takes 0.1 s, which a pair with the same ones does without."""
+        return tuple(each_string(self.listed))
 
 
 def check_tokenizer(file: GgufFile) -> None:
@@ -45,21 +57,23 @@ def check_tokenizer(file: GgufFile) -> None:
 
 
 def read_vocabulary(file: GgufFile) -> Vocabulary:
-    """The vocabulary of a model file; takes 0.2 s for 150,000 tokens."""
+    """The vocabulary of a model file."""
     metadata = file.metadata
     kind = str(metadata.get("tokenizer.ggml.model", "none"))
-    pre = str(metadata.get("tokenizer.ggml.pre", "default"))
-    adds_bos = metadata.get("tokenizer.ggml.add_bos_token", kind in _KINDS_WITH_BOS or pre in _PRES_WITH_BOS)
-    tokens = metadata.get("tokenizer.ggml.tokens", ())
-    types = metadata.get("tokenizer.ggml.token_type", ())
+    pre = "gemma4" if kind == "gemma4" else str(metadata.get("tokenizer.ggml.pre", "default"))
+    usual = kind in _KINDS_WITH_BOS or (kind in _BYTE_PAIRS and pre in _PRES_WITH_BOS)
+    is_always = kind in _BYTE_PAIRS and pre in _PRES_ALWAYS_WITH_BOS
+    adds_bos = is_always or metadata.get("tokenizer.ggml.add_bos_token", usual)
+    n_tokens = metadata.n_strings("tokenizer.ggml.tokens") or 0
+    types = metadata.get("tokenizer.ggml.token_type")
     return Vocabulary(
         kind=kind,
         pre=pre,
         bos=metadata.get("tokenizer.ggml.bos_token_id") if adds_bos else None,
-        tokens=tuple(token.encode() for token in tokens),
+        listed=metadata.strings("tokenizer.ggml.tokens"),
         eos=metadata.get("tokenizer.ggml.eos_token_id"),
         chat_template=file.chat_template,
-        types=tuple(types) if isinstance(types, list) and len(types) == len(tokens) else (1,) * len(tokens),
+        types=tuple(types) if isinstance(types, list) and len(types) == n_tokens else (1,) * n_tokens,
     )
 
 
@@ -86,10 +100,11 @@ def first_difference(target: Vocabulary, draft: Vocabulary) -> str | None:
     """How the tokenizers differ, by the ids that both have (families pad them); None if ids mean the same to both."""
     if target.kind != draft.kind:
         return f"the target's tokenizer is {target.kind}, the draft's {draft.kind}"
-    common = min(len(target.tokens), len(draft.tokens))
-    if target.tokens[:common] != draft.tokens[:common]:
-        first = next(i for i in range(common) if target.tokens[i] != draft.tokens[i])
-        ours, theirs = (repr(model.tokens[first].decode("utf-8", errors="replace")) for model in (target, draft))
+    shorter, longer = sorted((target.listed, draft.listed), key=len)
+    if not longer.startswith(shorter):
+        both = enumerate(zip(each_string(target.listed), each_string(draft.listed), strict=False))
+        first, pair = next((i, pair) for i, pair in both if pair[0] != pair[1])
+        ours, theirs = (repr(token.decode("utf-8", errors="replace")) for token in pair)
         return f"token {first} is {ours} in the target and {theirs} in the draft"
     if target.pre != draft.pre:
         return f"the target splits text as {target.pre}, the draft as {draft.pre}"

@@ -14,9 +14,8 @@ import llama_cpp
 from specrun import interrupts
 from specrun.catalog import heads
 from specrun.catalog.entries import does
-from specrun.catalog.file_names import shards
-from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.gguf_header import check_characters
 from specrun.errors import LlamaError, ModelFileError, PromptError
 from specrun.llama import library
 from specrun.llama.deep_stack import with_stack_for
@@ -84,7 +83,7 @@ class LlamaModel(library.Closing):
             if settings.repack and settings.file_order_from:
                 # It only makes large passes faster, so without it the model is as good.
                 try:
-                    self.orders = WeightOrders(self.handle, self._files(), settings.file_order_from)
+                    self.orders = WeightOrders(self.handle, self.file.shards, settings.file_order_from)
                 except (LlamaError, OSError) as error:
                     self.why_one_order = str(error)
         except ModelFileError:
@@ -97,8 +96,9 @@ class LlamaModel(library.Closing):
         """
         self.handle: Any = None
         is_stopped = False
-        library.watch_for_lost_pages(self._files())
-        self._read_from = [(file, file_state(file)) for file in self._files()] if settings.load_mode != "none" else []
+        library.watch_for_lost_pages(self.file.shards)
+        is_mapped = settings.load_mode != "none"
+        self._read_from = [(file, file_state(file)) for file in self.file.shards] if is_mapped else []
         try:
             with interrupts.held() as interrupted, library.CapturedErrors() as errors:
 
@@ -123,9 +123,6 @@ class LlamaModel(library.Closing):
             raise ModelFileError(f"{self.path} is an embedding model ({kind}); it cannot generate text")
         if llama_cpp.llama_model_has_encoder(self.handle):
             raise ModelFileError(f"{self.path} is an encoder-decoder model ({kind}); specrun runs decoders only")
-
-    def _files(self) -> list[Path]:
-        return [self.path.with_name(name) for name in shards(self.path.name)]
 
     @property
     def overwritten(self) -> Path | None:

@@ -22,7 +22,7 @@ from typing import Any
 import llama_cpp.llama_cpp
 import numpy as np
 
-from specrun.catalog.gguf_header import read_header
+from specrun.catalog.gguf_reader import read_header
 from specrun.errors import LlamaError
 from specrun.llama.ggml import ggml
 

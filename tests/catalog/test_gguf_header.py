@@ -1,11 +1,12 @@
-"""Names of tensors tell their layers, and which are experts; and how far a header is read."""
+"""Names of tensors tell their layers, and which are experts; ggml's types as specrun has them are those of gguf."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import pytest
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from specrun.catalog.gguf_header import is_expert, layer_of, read_beginning, read_header
-from tests.models import TOKENS, Reader, metadata_of, write_tensors
+from specrun.catalog import gguf_header
+from specrun.catalog.gguf_header import is_expert, layer_of
 
 
 def test_names_of_tensors() -> None:
@@ -17,11 +18,21 @@ def test_names_of_tensors() -> None:
     assert not is_expert("blk.12.ffn_gate_inp.weight")
 
 
-def test_a_vocabulary_that_comes_last_is_not_read(tmp_path: Path, random_model: Path) -> None:
-    reader = Reader(random_model)
-    values = metadata_of(reader)
-    ordered = {key: values[key] for key in sorted(values, key=lambda key: (key.startswith("tokenizer."), key))}
-    described = write_tensors(tmp_path / "described-first.gguf", ordered, reader.tensors)
-    beginning, whole = read_beginning(described), read_header(described).metadata
-    assert dict(beginning) == {key: value for key, value in whole.items() if not key.startswith("tokenizer.")}
-    assert TOKENS in read_beginning(random_model), "it has its vocabulary first"
+@pytest.mark.parametrize("kind", GGMLQuantizationType, ids=lambda kind: kind.name)
+def test_a_type_is_as_in_gguf(kind: GGMLQuantizationType) -> None:
+    block, block_bytes = GGML_QUANT_SIZES[kind]
+    known = gguf_header.type_numbered(kind)
+    assert (known.name, known.block, known.block_bytes) == (kind.name, block, block_bytes)
+    assert gguf_header.type_named(kind.name.lower()) == known
+    assert known.row_bytes(block + 1) == 2 * block_bytes
+
+
+def test_a_type_that_only_gguf_knows_is_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = gguf_header.KNOWN_TYPES[12]
+    monkeypatch.delitem(gguf_header.KNOWN_TYPES, 12)
+    assert gguf_header.type_numbered(12) == known
+
+
+def test_a_type_that_nobody_knows_is_an_error() -> None:
+    with pytest.raises(ValueError, match="99"):
+        gguf_header.type_numbered(99)

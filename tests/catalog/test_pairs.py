@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 from specrun.catalog.entries import catalog
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import (
+    _PRES_ALWAYS_WITH_BOS,
+    _PRES_WITH_BOS,
     Vocabulary,
     check_families,
     check_sizes,
@@ -19,10 +22,16 @@ from specrun.catalog.pairs import (
     warnings,
 )
 from specrun.errors import PairError
-from specrun.llama import LlamaModel
-from tests.models import random_gemma3
+from specrun.catalog.gguf_header import LENGTH
+from specrun.llama import LlamaModel, library
+from tests.models import Reader, metadata_of, random_gemma3, write_tensors
 
-TARGET = Vocabulary("gpt2", "qwen2", None, (b"a", b"b", b"<|end|>"), 2, "{{ messages }}")
+def listed(*tokens: bytes) -> bytes:
+    """Tokens as a file has them."""
+    return b"".join(LENGTH.pack(len(token)) + token for token in tokens)
+
+
+TARGET = Vocabulary("gpt2", "qwen2", None, listed(b"a", b"b", b"<|end|>"), 2, "{{ messages }}")
 
 
 def test_the_same_tokenizer_makes_a_pair() -> None:
@@ -31,14 +40,14 @@ def test_the_same_tokenizer_makes_a_pair() -> None:
 
 @pytest.mark.parametrize("tokens", [TARGET.tokens[:2], (*TARGET.tokens, b"<|unused|>")])
 def test_a_vocabulary_that_was_padded_or_cut_makes_a_pair(tokens: tuple[bytes, ...]) -> None:
-    assert first_difference(TARGET, replace(TARGET, tokens=tokens)) is None
+    assert first_difference(TARGET, replace(TARGET, listed=listed(*tokens))) is None
 
 
 @pytest.mark.parametrize(
     ("draft", "part"),
     [
         (replace(TARGET, kind="llama"), "the target's tokenizer is gpt2, the draft's llama"),
-        (replace(TARGET, tokens=(b"a", b"B", b"x")), "token 1 is 'b' in the target and 'B' in the draft"),
+        (replace(TARGET, listed=listed(b"a", b"B", b"x")), "token 1 is 'b' in the target and 'B' in the draft"),
         (replace(TARGET, pre="llama-bpe"), "splits text as qwen2, the draft as llama-bpe"),
         (replace(TARGET, bos=2), "begins a text with no token, the draft with token 2"),
     ],
@@ -64,6 +73,26 @@ def test_the_vocabulary_of_a_file_is_that_of_the_loaded_model(demo_target: Path,
             assert file.tokens == tuple(llama_cpp.llama_vocab_get_text(model.vocab, i) for i in range(model.n_vocab))
             bos = llama_cpp.llama_vocab_bos(model.vocab) if llama_cpp.llama_vocab_get_add_bos(model.vocab) else None
             assert file.bos == bos
+
+
+WITHOUT_BOS = ("default", "qwen2", "qwen35", "smollm", "deepseek-v3", "gpt-4o", "kimi-k2", "gpt-2")
+
+
+@pytest.mark.parametrize("pre", [*WITHOUT_BOS, *_PRES_WITH_BOS, *_PRES_ALWAYS_WITH_BOS])
+def test_bos_begins_a_text_where_llama_cpp_says_so(pre: str, demo_target: Path, tmp_path: Path) -> None:
+    library.start()
+    described = metadata_of(Reader(demo_target))
+    assert described["tokenizer.ggml.model"] == "gpt2"
+    for says in (None, False, True):
+        changed = {"tokenizer.ggml.pre": pre, "tokenizer.ggml.add_bos_token": says}
+        path = write_tensors(tmp_path / f"{says}.gguf", described | changed, [])
+        params = llama_cpp.llama_model_default_params()
+        params.vocab_only = True
+        model = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+        vocab = llama_cpp.llama_model_get_vocab(model)
+        bos = llama_cpp.llama_vocab_bos(vocab) if llama_cpp.llama_vocab_get_add_bos(vocab) else None
+        llama_cpp.llama_model_free(model)
+        assert read_vocabulary(GgufFile.read(path)).bos == bos, says
 
 
 def test_what_only_makes_guesses_worse_is_a_warning() -> None:

@@ -8,13 +8,14 @@ import pytest
 
 from specrun.catalog.pairs import NOT_SHARED, SharedTokens, Vocabulary, share_of
 from specrun.errors import PairError
+from tests.catalog.test_pairs import listed
 
 NORMAL, CONTROL, BYTE = 1, 3, 6
 
 
 def vocabulary(kind: str, bos: int | None, eos: int | None, tokens: dict[str, int]) -> Vocabulary:
     return Vocabulary(
-        kind, "default", bos, tuple(name.encode() for name in tokens), eos, None, types=tuple(tokens.values())
+        kind, "default", bos, listed(*(name.encode() for name in tokens)), eos, None, types=tuple(tokens.values())
     )
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.gguf_header import is_expert, layer_of, read_header
+from specrun.catalog.gguf_header import is_expert, layer_of
+from specrun.catalog.gguf_reader import read_header
 from specrun.catalog.layer_states import PageRange, WeightPages, expert_pages, merged, n_bytes, weight_pages
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from tests.models import edited, random_llama, random_qwen3_moe, split

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.catalog.gguf_header import TensorInfo, parse_header, read_header
+from specrun.catalog.gguf_header import TensorInfo
+from specrun.catalog.gguf_reader import parse_header, read_header
 from specrun.llama.loaded_model import LlamaModel
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 

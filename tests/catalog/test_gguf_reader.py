@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specrun.catalog.gguf_check import check_characters
 from specrun.catalog.gguf_file import GgufFile
-from specrun.catalog.gguf_header import parse_header
+from specrun.catalog.gguf_header import check_characters
+from specrun.catalog.gguf_reader import parse_header, read_beginning, read_header
 from specrun.catalog.heads import head_in, own_head
 from specrun.catalog.info import facts, lines
 from specrun.catalog.layer_states import expert_pages, weight_pages
@@ -23,6 +23,7 @@ from specrun.catalog.pairs import read_vocabulary
 from specrun.catalog.resolve import Model
 from specrun.errors import ModelFileError
 from tests.broken_files import ARRAY, STRING, Parts, Tensor, Value, broken, taken_apart
+from tests.models import TOKENS, Reader, metadata_of, write_tensors
 
 U32, F32, I32, U64 = 4, 6, 5, 10
 
@@ -63,7 +64,7 @@ def read_everything(path: Path) -> None:
     """All that specrun itself reads of a file."""
     lines(facts(Model(str(path), path)))
     file = GgufFile.read(path)
-    read_vocabulary(file)
+    len(read_vocabulary(file).tokens)
     weight_pages(file, 4096)
     expert_pages(file, 4096)
     head_in(file)
@@ -203,3 +204,13 @@ def test_a_models_name_is_one_line(parts: Parts, tmp_path: Path) -> None:
     path.write_bytes(parts.with_value("general.name", Value(STRING, b"a\nspecrun: b\x1b[2J")).together())
     assert GgufFile.read(path).name == "a\\u000aspecrun: b\\u001b[2J"
     assert "\x1b" not in str(lines(facts(Model(str(path), path))))
+
+
+def test_a_vocabulary_that_comes_last_is_not_read(tmp_path: Path, random_model: Path) -> None:
+    reader = Reader(random_model)
+    values = metadata_of(reader)
+    ordered = {key: values[key] for key in sorted(values, key=lambda key: (key.startswith("tokenizer."), key))}
+    described = write_tensors(tmp_path / "described-first.gguf", ordered, reader.tensors)
+    beginning, whole = read_beginning(described), read_header(described).metadata
+    assert dict(beginning) == {key: value for key, value in whole.items() if not key.startswith("tokenizer.")}
+    assert TOKENS in read_beginning(random_model), "it has its vocabulary first"
