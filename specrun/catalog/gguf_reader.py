@@ -84,8 +84,7 @@ def read_beginning(path: Path) -> Metadata:
     last, as llama.cpp's converter and Ollama write it. Raises as `read_header`.
     """
     with _mapped(path) as data, _cursor(data, str(path)) as cursor:
-        _, n_keys = cursor.counts()
-        places = cursor.keys(n_keys, only_beginning=True)
+        places = cursor.keys(only_beginning=True)
         return Metadata(bytes(data[: cursor.offset]), places)
 
 
@@ -115,10 +114,9 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
 def parse_header(data: Buffer, name: str) -> GgufHeader:
     """The header at the beginning of `data`, the bytes of the file `name` or a part of them. Raises ModelFileError."""
     with _cursor(data, name) as cursor:
-        n_tensors, n_keys = cursor.counts()
-        places = cursor.keys(n_keys)
+        places = cursor.keys()
         described: dict[str, TensorInfo] = {}
-        for _ in range(n_tensors):
+        for _ in range(cursor.n_tensors):
             tensor = cursor.tensor()
             if tensor.name in described:
                 raise broken(name, f"it has {tensor.name!r} twice")
@@ -160,28 +158,27 @@ def _cursor(data: Buffer, name: str) -> Iterator[_Cursor]:
 
 
 class _Cursor:
-    """Reads the parts of a header in turn. offset: where the next one begins. name: of the file, for messages."""
+    """Reads the parts of a header in turn. name: of the file, for messages.
+
+    offset: where the next part begins. n_tensors, n_keys: how many of these the header has.
+    """
 
     def __init__(self, data: Buffer, name: str) -> None:
         self.offset = len(_MAGIC)
         self._data, self._file = data, name
-
-    def counts(self) -> tuple[int, int]:
-        """Numbers of tensors and of keys."""
-        version, n_tensors, n_keys = self._unpack("IQQ")
+        version, self.n_tensors, self.n_keys = self._unpack("IQQ")
         if int.from_bytes(self._data[4:8], "big") in _VERSIONS:
             little = "get the file without -be in its name, or `gguf-convert-endian FILE little` converts it"
             raise ModelFileError(f"{self._file} is for big-endian machines, which this one is not; {little}")
         if version not in _VERSIONS:
             raise ModelFileError(f"{self._file} is GGUF version {version}; convert the model again, to version 3")
-        if n_keys > _MOST_KEYS or n_tensors > _MOST_TENSORS:
-            raise broken(self._file, f"it claims to have {n_keys:,} keys and {n_tensors:,} tensors")
-        return n_tensors, n_keys
+        if self.n_keys > _MOST_KEYS or self.n_tensors > _MOST_TENSORS:
+            raise broken(self._file, f"it claims to have {self.n_keys:,} keys and {self.n_tensors:,} tensors")
 
-    def keys(self, n_keys: int, only_beginning: bool = False) -> dict[str, tuple[int, int, int]]:
+    def keys(self, only_beginning: bool = False) -> dict[str, tuple[int, int, int]]:
         """Type, offset and end of each key's value. only_beginning: as in `read_beginning`."""
         places: dict[str, tuple[int, int, int]] = {}
-        for _ in range(n_keys):
+        for _ in range(self.n_keys):
             key = self._name(_LONGEST_KEY)
             is_vocabulary = key.startswith("tokenizer.")
             if only_beginning and is_vocabulary and any(known.endswith(".block_count") for known in places):

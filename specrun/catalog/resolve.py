@@ -143,15 +143,15 @@ def local_pair(
         if own_head(GgufFile.read(path)) is None:
             raise PairError(f"{path.name} has no MTP layers that llama.cpp can draft with; give another --draft")
         return path, path if drafting else None
-    if target and embedded.is_meant(target) and draft not in (None, NO_DRAFT, *embedded.DRAFTS):
-        target = str(embedded.TARGET)  # with a draft of the user's own
-    here = _target_path(target) if draft is None and drafting else None
-    if here and (pair := _kept_pair(here, target, note)):
+    name = target or embedded.NAME
+    is_open = draft is None and drafting
+    if is_open and (here := locate(name).path) and (pair := _kept_pair(here, target, note)):
         return pair
-    if target is None or embedded.is_meant(target):
-        return embedded.TARGET, None if draft == NO_DRAFT else embedded.DRAFTS[draft or "draft"]
+    own: dict[str | None, Path | None] = {None: embedded.DRAFT, NO_DRAFT: None, **embedded.DRAFTS}
+    if embedded.is_meant(target) and draft in own:
+        return embedded.TARGET, own[draft]
     named = draft if drafting else NO_DRAFT
-    choice = choose(target, named, fetcher.may_fetch)
+    choice = choose(name, named, fetcher.may_fetch)
     if choice.draft and choice.draft.path is None:
         pairs.check_families(choice.target.entry, choice.draft.entry)
     if choice.missing and fetcher.may_fetch and (models := _on_hub(choice, fetcher)):
@@ -162,7 +162,7 @@ def local_pair(
                     sizes[model.name] = sum(file_bytes(model.path.with_name(n)) for n in shards(model.path.name))
             check_sizes(sizes[choice.target.name], sizes[choice.draft.name])
         if fetcher.fetch(models):
-            choice = choose(target, named, may_fetch=True)
+            choice = choose(name, named, may_fetch=True)
     if choice.missing:
         if choice.target.path is None or not choice.recommended:
             raise missing_error(choice.missing)
@@ -186,13 +186,13 @@ def _on_hub(choice: Choice, fetcher: Fetcher) -> list[RemoteModel]:
 
 def way_to_draft(name: str | None) -> str | None:
     """What gets a draft for a target without one, which is here; None if it was measured to be fastest without."""
-    target, path = locate(name or embedded.NAME), _target_path(name)
-    fastest = made.find_fastest(path) if path else None
-    if path is None or (fastest and fastest.path is None):
+    target = locate(name or embedded.NAME)
+    fastest = made.find_fastest(target.path) if target.path else None
+    if target.path is None or (fastest and fastest.path is None):
         return None
     if names := recommended_drafts(target):
         return f"`specrun pull {names[0]}` fetches one"
-    file = GgufFile.read(path)
+    file = GgufFile.read(target.path)
     if own_head(file):
         return "`specrun tune` measures whether its MTP layers pay (--draft mtp)"
     if recurrent_layers(file):
@@ -200,27 +200,21 @@ def way_to_draft(name: str | None) -> str | None:
     return f"`specrun models make-draft {shlex.quote(target.name)}` makes one"
 
 
-def drafts_here(target: str | None) -> list[str]:
+def drafts_here(name: str | None) -> list[str]:
     """Names of a target's drafts that are here: the draft and the head made from it, its MTP layers, and the catalog's
     drafts.
 
     A head is not used before it was found to be the fastest. So where there are heads only, `none` comes first.
     """
-    path = _target_path(target)
-    found = [made.find(path, kind) for kind in ("draft", "head")] if path else [None, None]
+    target = locate(name or embedded.NAME)
+    path = target.path
+    found = [made.find(path, kind) for kind in made.KINDS] if path else [None, None]
     draft, head = ([str(one.path)] if one and one.path.exists() else [] for one in found)
     heads = [*head, *([OWN_HEAD] if path and own_head(GgufFile.read(path)) else [])]
-    if target is None or embedded.is_meant(target):
-        others = [str(embedded.DRAFT)]
-    else:
-        others = [name for name in recommended_drafts(locate(target)) if locate(name).path]
+    others = [str(embedded.DRAFT)] if embedded.is_meant(name) else []
+    others += [other for other in recommended_drafts(target) if locate(other).path]
     alone = [NO_DRAFT] if heads and not draft and not others else []
     return [*alone, *draft, *heads, *others]
-
-
-def _target_path(target: str | None) -> Path | None:
-    """The target's file if it is on this machine."""
-    return locate(target).path if target else embedded.TARGET
 
 
 def _kept_pair(target: Path, name: str | None, note: Callable[[str], None]) -> tuple[Path, Path | None] | None:

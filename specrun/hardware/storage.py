@@ -92,15 +92,32 @@ class UncachedFile:
         self.path = path
         self.is_direct = True
         try:
-            self.descriptor = _open(path, directly=True)
+            self._open()
         except OSError:
             self.is_direct = False
-            self.descriptor = _open(path, directly=False)
+            self._open()
         self.n_bytes = os.fstat(self.descriptor).st_size
+
+    def _open(self) -> None:
+        """Open the file, and read a page of it: some file systems refuse to read directly only when it is tried."""
+        flags = os.O_RDONLY
+        if sys.platform == "linux":
+            flags |= os.O_DIRECT if self.is_direct else 0
+        self.descriptor = os.open(self.path, flags)
+        try:
+            if sys.platform == "darwin":
+                fcntl.fcntl(self.descriptor, fcntl.F_NOCACHE, 1)
+            with mmap.mmap(-1, PAGE) as page:  # anonymous mappings are page-aligned
+                self.read_into(page, 0)
+        except BaseException:
+            self.close()
+            raise
 
     def read_into(self, memory: memoryview | mmap.mmap, offset: int) -> int:
         """Fill memory with the bytes at `offset`, or with fewer; returns their number. Raises OSError."""
-        return _read_into(self.descriptor, memory, offset)
+        if sys.platform == "win32":
+            raise OSError(errno.ENOTSUP, "the page cache cannot be bypassed")
+        return os.preadv(self.descriptor, [memory], offset)
 
     def forget(self, offset: int, n_bytes: int) -> None:
         """Let the page cache drop these bytes, if reads go through it."""
@@ -112,26 +129,3 @@ class UncachedFile:
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
-
-
-def _open(path: Path, directly: bool) -> int:
-    """A descriptor that a page was read from: some file systems only refuse to read directly when it is tried."""
-    flags = os.O_RDONLY
-    if sys.platform == "linux":
-        flags |= os.O_DIRECT if directly else 0
-    descriptor = os.open(path, flags)
-    try:
-        if sys.platform == "darwin":
-            fcntl.fcntl(descriptor, fcntl.F_NOCACHE, 1)
-        with mmap.mmap(-1, PAGE) as page:  # anonymous mappings are page-aligned
-            _read_into(descriptor, page, 0)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _read_into(descriptor: int, memory: memoryview | mmap.mmap, offset: int) -> int:
-    if sys.platform == "win32":
-        raise OSError(errno.ENOTSUP, "the page cache cannot be bypassed")
-    return os.preadv(descriptor, [memory], offset)
