@@ -23,8 +23,8 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import expert_pages
 from specrun.decoding import calibration_texts as texts
 from specrun.hardware.cpu import usable_cores
-from specrun.hardware.memory import Pressure
 from specrun.hardware.fit import RingSettings
+from specrun.hardware.memory import Pressure
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming.address_space import PAGE

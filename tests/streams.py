@@ -11,8 +11,8 @@ import numpy as np
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import WeightPages, n_bytes, weight_pages
-from specrun.hardware.memory import Pressure
 from specrun.hardware.fit import ResidencyPlan, RingSettings, plan_residency
+from specrun.hardware.memory import Pressure
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import self_check

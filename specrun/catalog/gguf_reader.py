@@ -240,7 +240,8 @@ class _Cursor:
         if kind in SCALARS:
             self.offset += struct.calcsize("<" + SCALARS[kind])
         elif kind == STRING:
-            self.offset += sum(self._unpack("Q"))
+            (length,) = self._unpack("Q")
+            self.offset += length
         elif kind == ARRAY:
             self._skip_array()
         else:

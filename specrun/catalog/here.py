@@ -36,7 +36,6 @@ from specrun.catalog.file_names import (
     shards,
     with_quantization,
 )
-
 from specrun.catalog.gguf_header import Metadata, kind_of
 from specrun.catalog.gguf_reader import read_beginning
 from specrun.catalog.hub import HubName

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from specrun.catalog import made, resolve

@@ -12,9 +12,9 @@ from specrun.catalog.entries import Entry
 from specrun.catalog.file_names import shards
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import own_head
+from specrun.catalog.hub import HubName
 from specrun.catalog.hub.client import RemoteModel
 from specrun.catalog.layer_states import recurrent_layers
-from specrun.catalog.hub import HubName
 from specrun.catalog.names import parse
 from specrun.catalog.pairs import check_sizes
 from specrun.display_text import size_text
@@ -147,9 +147,8 @@ def local_pair(
     is_open = draft is None and drafting
     if is_open and (here := locate(name).path) and (pair := _kept_pair(here, target, note)):
         return pair
-    own: dict[str | None, Path | None] = {None: embedded.DRAFT, NO_DRAFT: None, **embedded.DRAFTS}
-    if embedded.is_meant(target) and draft in own:
-        return embedded.TARGET, own[draft]
+    if embedded.is_meant(target) and draft in (None, NO_DRAFT, *embedded.DRAFTS):
+        return embedded.TARGET, None if draft == NO_DRAFT else embedded.DRAFTS[draft or "draft"]
     named = draft if drafting else NO_DRAFT
     choice = choose(name, named, fetcher.may_fetch)
     if choice.draft and choice.draft.path is None:

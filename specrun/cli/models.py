@@ -18,8 +18,8 @@ from specrun.options.expand import argument, complete_fetchable, complete_here, 
 from specrun.views import output
 
 if TYPE_CHECKING:
-    from specrun.catalog.hub.client import RemoteModel
     from specrun.catalog.hub import HubName
+    from specrun.catalog.hub.client import RemoteModel
 
 app = typer.Typer(name="models", cls=Group, invoke_without_command=True)
 command = partial(app.command, cls=Command)

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from specrun.catalog import cache
 from specrun.catalog.cache import Progress
-from specrun.catalog.hub.client import RemoteModel
 from specrun.catalog.hub import HubName
+from specrun.catalog.hub.client import RemoteModel
 from specrun.catalog.resolve import Fetcher
 from specrun.display_text import one_line, size_text
 from specrun.views import output

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from specrun.catalog.gguf_file import GgufFile
-from specrun.hardware.placement import Placement
 from specrun.hardware.fit import room_for_weights
+from specrun.hardware.placement import Placement
 from specrun.llama import tiled_kernels
 from specrun.llama.facts.relied_on import EXACT_TYPES, REORDERED, why_not
 from specrun.llama_settings import LlamaSettings

@@ -18,8 +18,8 @@ from specrun.decoding.request import Request, make_request
 from specrun.decoding.session import Session
 from specrun.errors import UsageError
 from specrun.hardware.cpu import LoadWatch
-from specrun.hardware.placement import Placement
 from specrun.hardware.fit import Residency
+from specrun.hardware.placement import Placement
 from specrun.llama import DraftContext, LlamaModel
 from specrun.llama.grammar import Grammars
 from specrun.loading import exact_passes, warm_up

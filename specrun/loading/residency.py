@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from specrun.catalog.layer_states import expert_pages, n_bytes, weight_pages
+from specrun.hardware.fit import RingSettings, plan_residency, room_for_weights
 from specrun.hardware.memory import Pressure
 from specrun.hardware.placement import Placement
-from specrun.hardware.fit import RingSettings, plan_residency, room_for_weights
 from specrun.llama import LlamaModel
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import address_space, self_check

@@ -11,6 +11,7 @@ import pytest
 
 from specrun.catalog.entries import catalog
 from specrun.catalog.gguf_file import GgufFile
+from specrun.catalog.gguf_header import LENGTH
 from specrun.catalog.pairs import (
     _PRES_ALWAYS_WITH_BOS,
     _PRES_WITH_BOS,
@@ -22,9 +23,9 @@ from specrun.catalog.pairs import (
     warnings,
 )
 from specrun.errors import PairError
-from specrun.catalog.gguf_header import LENGTH
 from specrun.llama import LlamaModel, library
 from tests.models import Reader, metadata_of, random_gemma3, write_tensors
+
 
 def listed(*tokens: bytes) -> bytes:
     """Tokens as a file has them."""

@@ -12,10 +12,10 @@ import pytest
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import kv_bytes_per_token
+from specrun.hardware.fit import plan_residency, room_for_weights
 from specrun.hardware.machine import Device, DeviceKind
 from specrun.hardware.model_shape import ModelShape, PlacementRequest
 from specrun.hardware.placement import Placement, counts_of_split, divide, fill, holds, place
-from specrun.hardware.fit import plan_residency, room_for_weights
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, LlamaSettings
 from tests.models import random_gemma3, random_qwen3_moe
 

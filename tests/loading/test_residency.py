@@ -18,8 +18,8 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import expert_pages, n_bytes
 from specrun.errors import LlamaError
 from specrun.hardware import memory
-from specrun.hardware.memory import Memory
 from specrun.hardware.fit import Residency
+from specrun.hardware.memory import Memory
 from specrun.llama import LlamaModel
 from specrun.llama.streaming.address_space import PAGE
 from specrun.llama.streaming.cached_experts import CachedExperts

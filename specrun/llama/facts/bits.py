@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from specrun.catalog.layer_states import n_bytes, weight_pages
-from specrun.hardware.memory import Pressure
 from specrun.hardware.fit import FEWEST_SLOTS, RingSettings, plan_residency
+from specrun.hardware.memory import Pressure
 from specrun.llama.batch import committed_tokens, joined
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext, Logits
 from specrun.llama.facts import tiny_model

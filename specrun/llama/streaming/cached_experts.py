@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from specrun import clock
 from specrun.catalog.layer_states import ExpertMatrix, ExpertPages, merged, n_bytes
-from specrun.hardware.memory import Pressure
 from specrun.hardware.fit import Residency, RingSettings
+from specrun.hardware.memory import Pressure
 from specrun.llama import library
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import CannotStreamError, PageMover

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from specrun.catalog.layer_states import PageRange, WeightPages
 from specrun.errors import LlamaError
-from specrun.hardware.memory import Pressure
 from specrun.hardware.fit import Residency, ResidencyPlan, RingSettings, relieved
+from specrun.hardware.memory import Pressure
 from specrun.llama import library
 from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.gate import LayerGate

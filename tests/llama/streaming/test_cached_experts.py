@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import ExpertPages, expert_pages, merged, n_bytes
 from specrun.errors import LlamaError
-from specrun.hardware.memory import Pressure
 from specrun.hardware.fit import RingSettings
+from specrun.hardware.memory import Pressure
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ContextConfig, LlamaContext

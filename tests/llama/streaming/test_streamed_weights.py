@@ -18,8 +18,8 @@ import pytest
 
 from specrun.catalog.layer_states import n_bytes
 from specrun.errors import LlamaError
-from specrun.hardware.memory import Pressure
 from specrun.hardware.fit import RingSettings, plan_residency
+from specrun.hardware.memory import Pressure
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import LlamaContext
