@@ -30,22 +30,21 @@ from specrun.decoding.tree_shapes import PositionalMeter
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation import sequoia
 from specrun.speculation.accept import Accepted
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafter import Draft, Drafter, DraftLimits
+from specrun.speculation.drafters import sequoia
 from specrun.speculation.drafters.chain import ChainDrafter
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, CostAwareDrafter
+from specrun.speculation.drafters.sequoia import StaticDrafter
 from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter, sharpness_at
-from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.papers.growers import LevelDrafter, opt_tree
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.planning.guide import Guide, PassRecord, RunCosts
 from specrun.speculation.registry import METHODS
-from specrun.speculation.shape import MAX_LEAVES, TreeShape
-from specrun.speculation.tree import ROOT
+from specrun.speculation.tree import MAX_LEAVES, ROOT, TreeShape
 
 BUDGETS = (4, 8, 16, 32, 64, 128, 256, 512)
 DEPTH = 24

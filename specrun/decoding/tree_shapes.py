@@ -15,13 +15,12 @@ from specrun.decoding.request import Request
 from specrun.llama.draft_tokens import rows_along
 from specrun.profiles.profile import Profile
 from specrun.sampling import Distribution, Sampler, SamplingParameters
-from specrun.speculation import sequoia
 from specrun.speculation.controllers.chooser import FixedPlan
+from specrun.speculation.drafters import sequoia
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.drafters.static import MAX_DEPTH
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.calibration import MAX_RANK
-from specrun.speculation.shape import MAX_LEAVES
+from specrun.speculation.tree import MAX_LEAVES
 
 # All chosen by hand.
 _CTX = 64  # context length in tokens at which costs are compared
@@ -45,7 +44,7 @@ def by_profile(plan: Plan, profile: Profile, temperature: float, is_open: bool) 
     vector = profile.acceptance_at(temperature).positional
     if is_open:
         costs = profile.costs
-        shape = sequoia.choose(vector, costs, _CTX, costs.target.largest, MAX_DEPTH)
+        shape = sequoia.choose(vector, costs, _CTX, costs.target.largest, sequoia.MAX_DEPTH)
         if shape.n_nodes > 1:
             return plan.shaped(shape)
     # Where no tree pays, a user who asks for this method still gets a tree within the plan's bounds.

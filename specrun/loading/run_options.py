@@ -18,7 +18,7 @@ from specrun.loading.kept_states import KeptStates
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_sizes import MOST_PADDED
-from specrun.speculation.shape import MAX_LEAVES
+from specrun.speculation.tree import MAX_LEAVES
 
 DEFAULT_CTX_SIZE = 4096  # tokens; chosen by hand
 # Nodes of the largest trees of `auto` where weights are near: room for larger ones would take memory for nothing.

@@ -21,12 +21,11 @@ from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.sampling import Sampler, SamplingParameters
-from specrun.speculation import sequoia
+from specrun.speculation.drafters import sequoia
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.costs import CostModel, CostTable
-from specrun.speculation.shape import TreeShape
-from specrun.speculation.tree import TokenTree
+from specrun.speculation.tree import TokenTree, TreeShape
 from specrun.tuning.pass_timer import TargetTimer, rounds
 
 TEMPERATURE = 0.8  # the default of `specrun generate`

@@ -19,7 +19,7 @@ from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostTable, PassTime
 from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.registry import METHODS
-from specrun.speculation.shape import TreeShape
+from specrun.speculation.tree import TreeShape
 
 VERSION = 4
 

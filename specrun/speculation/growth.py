@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specrun.sampling import CandidateRows, Sampler
 from specrun.speculation.drafter import DraftLimits, DraftModel, DraftNode
 from specrun.speculation.sources.source_set import SourceSet
-from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
+from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree, best_ways
 
 MAX_CHILDREN = 16  # candidates that are asked for at a node; chosen by hand
 GUESSES = 4  # guesses of draft sources after a node; later ones are hardly ever right
@@ -102,16 +102,10 @@ class TreeGrowth:
 
     def best_path(self) -> list[int]:
         """The ids, root first, of the path with the largest sum of chances: what one leaf path can bring at most."""
-        worth, below = [math.exp(score) for score in self.scores], dict[int, int]()
-        for node in range(len(self.tokens) - 1, ROOT, -1):  # children are offered after their parents
-            parent = self.parents[node]
-            if parent not in below or worth[node] >= worth[below[parent]]:
-                below[parent] = node
-            if self.children[parent][0] == node:  # the last of the siblings to be looked at
-                worth[parent] += worth[below[parent]]
+        ways, _ = best_ways(self.parents, np.array(self.scores))
         path = [ROOT]
-        while path[-1] in below:
-            path.append(below[path[-1]])
+        while ways[path[-1]] != NO_PARENT:
+            path.append(ways[path[-1]])
         return path
 
     def chances(self, leaves: int) -> NDArray[np.float64]:

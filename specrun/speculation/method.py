@@ -14,8 +14,8 @@ from specrun.speculation.accept import AcceptanceRule
 from specrun.speculation.drafter import Drafter
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.shape import TreeShape
 from specrun.speculation.sources.source_set import SourceSet
+from specrun.speculation.tree import TreeShape
 
 Kind = Literal["plain", "chain", "tree", "planner", "draft source", "acceptance rule"]
 HeadKind = Literal["eagle3", "mtp", "dflash"]

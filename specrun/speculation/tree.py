@@ -1,7 +1,8 @@
-"""The token tree: what the drafter proposes and the target checks in one pass."""
+"""The token tree, which the drafter proposes and the target checks in one pass, and its shape without tokens."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ Int32Array = NDArray[np.int32]
 
 ROOT = 0
 NO_PARENT = -1
+MAX_LEAVES = 256  # leaf paths of a tree: LLAMA_MAX_SEQ in llama.cpp's llama-cparams.h
 _ROOT_PARENTS = np.array([NO_PARENT], np.int32)
 _ROOT_SCORES = np.zeros(1)
 _ROOT_PROBABILITIES = np.full(1, np.nan)
@@ -57,6 +59,22 @@ def depth_first(parents: Sequence[int], scores: Sequence[float]) -> list[int]:
             order[place] = node
             free[parent], free[node] = place + sizes[node], place + 1
     return order
+
+
+def best_ways(parents: Sequence[int], scores: NDArray[np.float64]) -> tuple[list[int], list[float]]:
+    """The child through which the best path goes on from each node, and the worth of that path: its sum of chances.
+
+    Among equals the first child wins; NO_PARENT stands for the end of a path. parents: root first, parents before their
+    children. scores: float64[n], log chances.
+    """
+    ways, worth = [NO_PARENT] * len(parents), np.exp(scores).tolist()
+    for node in range(len(parents) - 1, ROOT - 1, -1):
+        if ways[node] != NO_PARENT:
+            worth[node] += worth[ways[node]]
+        parent = parents[node]
+        if node != ROOT and (ways[parent] == NO_PARENT or worth[node] >= worth[ways[parent]]):
+            ways[parent] = node
+    return ways, worth
 
 
 @dataclass(frozen=True)
@@ -189,18 +207,115 @@ class TokenTree:
         Every node goes on to the child with the best path below it; its other children begin paths of their own. A path
         is worth less than the path it branches from, so the best paths form a tree.
         """
-        worth = np.exp(self.scores).tolist()  # of the best path from each node down
-        parents, next_of = self.parents.tolist(), [NO_PARENT] * len(self)
-        for node in range(len(self) - 1, ROOT - 1, -1):  # children come after their parents, the likeliest first
-            if next_of[node] != NO_PARENT:
-                worth[node] += worth[next_of[node]]
-            parent = parents[node]
-            if node != ROOT and (next_of[parent] == NO_PARENT or worth[node] >= worth[next_of[parent]]):
-                next_of[parent] = node
-        heads = [node for node in range(len(self)) if node == ROOT or next_of[parents[node]] != node]
+        parents = self.parents.tolist()
+        ways, worth = best_ways(parents, self.scores)
+        heads = [node for node in range(len(self)) if node == ROOT or ways[parents[node]] != node]
         mask = np.zeros(len(self), np.bool_)
         for node in sorted(heads, key=lambda head: -worth[head])[:max_leaves]:
             while node != NO_PARENT:
                 mask[node] = True
-                node = next_of[node]
+                node = ways[node]
         return self.keep(mask)
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """A tree that is the same in every pass. The i-th child of a node is the draft's i-th candidate after it.
+
+    parents: the parent of every node in depth-first order, best-ranked child first; parents[0] == -1.
+    """
+
+    parents: tuple[int, ...]
+
+    @classmethod
+    def of_children(cls, counts: Sequence[int]) -> TreeShape:
+        """The tree whose i-th node in depth-first order has counts[i] children. Raises ValueError if there is none."""
+        if any(count < 0 for count in counts) or sum(counts) != len(counts) - 1:
+            raise ValueError(f"{len(counts)} nodes with {sum(counts)} children in all are no tree")
+        parents: list[int] = []
+        waiting = [NO_PARENT]  # the parent of every node that is still to come
+        for node, count in enumerate(counts):
+            if not waiting:
+                raise ValueError(f"the tree is complete before node {node}")
+            parents.append(waiting.pop())
+            waiting += [node] * count
+        return cls(tuple(parents))
+
+    @classmethod
+    def of_nodes(cls, parents: Sequence[int], order: Sequence[int]) -> TreeShape:
+        """The tree of the nodes in `order`, which is depth-first and has the parent of every node in it. parents: of all
+        nodes, root first.
+        """
+        place = {node: i for i, node in enumerate(order)}
+        return cls((NO_PARENT, *(place[parents[node]] for node in order[1:])))
+
+    @classmethod
+    def branching(cls, counts: Sequence[int]) -> TreeShape:
+        """The tree in which every node of level i has counts[i] children, 1 or more."""
+        parents: list[int] = []
+        waiting = [(NO_PARENT, 0)]  # the parent and the level of every node that is still to come
+        while waiting:
+            parent, level = waiting.pop()
+            if level < len(counts):
+                waiting += [(len(parents), level + 1)] * counts[level]
+            parents.append(parent)
+        return cls(tuple(parents))
+
+    @classmethod
+    def chain(cls, depth: int) -> TreeShape:
+        """One path of `depth` drafted tokens; depth 0 is the root alone."""
+        return cls(tuple(range(NO_PARENT, depth)))
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes, root included."""
+        return len(self.parents)
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Edges from the root to each node."""
+        return tuple(depths_of(self.parents))
+
+    @property
+    def depth(self) -> int:
+        """Number of drafted tokens on the longest path."""
+        return max(self.depths)
+
+    @cached_property
+    def children(self) -> list[list[int]]:
+        """Children of each node, by rank."""
+        return children_of(self.parents)
+
+    @property
+    def child_counts(self) -> list[int]:
+        """Number of children of each node in depth-first order, which determines the shape."""
+        return list(map(len, self.children))
+
+    @cached_property
+    def expanded_widths(self) -> tuple[int, ...]:
+        """Number of nodes with children on each level but the last: the sizes of the draft passes."""
+        counts = Counter(self.depths[node] for node, below in enumerate(self.children) if below)
+        return tuple(counts[level] for level in range(self.depth))
+
+    @property
+    def n_leaves(self) -> int:
+        """Number of leaf paths; each takes a sequence id of llama.cpp."""
+        return self.children.count([])
+
+    def expected(self, acceptance: Sequence[float]) -> float:
+        """Expected committed tokens a pass: the sum of the chances that each node is accepted. The root's 1 stands for
+        the target's own token.
+
+        acceptance: p_k, the chance that a node's k-th candidate is accepted and the k - 1 before it are not; 0 beyond
+            its end.
+        """
+        chances = [1.0] + [0.0] * (self.n_nodes - 1)
+        for node, below in enumerate(self.children):
+            for child, p in zip(below, acceptance, strict=False):
+                chances[child] = chances[node] * p
+        return float(np.array(chances).sum())
+
+    def cut(self, max_nodes: int, max_depth: int) -> TreeShape:
+        """The sub-tree of the first `max_nodes` nodes (the root always stays) of at most `max_depth` levels."""
+        kept = [node for node in range(self.n_nodes) if self.depths[node] <= max(max_depth, 0)]
+        return TreeShape.of_nodes(self.parents, kept[: max(max_nodes, 1)])

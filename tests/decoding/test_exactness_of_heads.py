@@ -21,11 +21,11 @@ from specrun.loading.run_options import RunOptions
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.cost_aware import ADAPTIVE, MERGED
+from specrun.speculation.drafters.sequoia import SEQUOIA_MATCH
 from specrun.speculation.drafters.specexec import DFLASH, EAGLE3, MTP, SPECEXEC
-from specrun.speculation.drafters.static import SEQUOIA_MATCH
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
-from specrun.speculation.shape import TreeShape
+from specrun.speculation.tree import TreeShape
 from tests.dflash_heads import dflash2_pair, random_dflash, random_dspark
 from tests.eagle_heads import agreeing_pair, random_eagle3
 from tests.engines import Written, code_prompts, engine, first_difference, write

@@ -22,7 +22,7 @@ from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.registry import METHODS, find
-from specrun.speculation.shape import TreeShape
+from specrun.speculation.tree import TreeShape
 from tests.engines import Written, code_prompts, engine, first_difference, write, written_by
 from tests.hybrids import KINDS, WITH_SNAPSHOTS, noisy, random_recurrent
 from tests.models import random_llama

@@ -21,8 +21,7 @@ from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Method, Plan
 from specrun.speculation.registry import METHODS, find
-from specrun.speculation.shape import TreeShape
-from specrun.speculation.tree import TokenTree
+from specrun.speculation.tree import TokenTree, TreeShape
 from specrun.verifying.findings import chi_square_p_value
 from tests.engines import Written, chooser, code_prompts, write
 

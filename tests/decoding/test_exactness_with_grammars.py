@@ -27,8 +27,7 @@ from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.registry import METHODS
-from specrun.speculation.shape import TreeShape
-from specrun.speculation.tree import TokenTree
+from specrun.speculation.tree import TokenTree, TreeShape
 from specrun.verifying.findings import chi_square_p_value
 from tests.engines import chooser, code_prompts, engine, next_token
 from tests.models import random_llama

@@ -12,10 +12,10 @@ from specrun.decoding.engine import Engine
 from specrun.decoding.tree_shapes import PositionalMeter
 from specrun.llama.draft_tokens import rows_along
 from specrun.sampling import Distribution, Sampler, SamplingParameters
+from specrun.speculation.drafters.sequoia import best_shape
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.papers.rules import residual
 from specrun.speculation.planning.calibration import MAX_RANK
-from specrun.speculation.sequoia import best_shape
 from tests.engines import code_prompts, engine
 
 N_DRAWS = 8

@@ -23,8 +23,7 @@ from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 from specrun.speculation.registry import METHODS
-from specrun.speculation.shape import TreeShape
-from specrun.speculation.tree import TokenTree
+from specrun.speculation.tree import TokenTree, TreeShape
 from tests.engines import Written, change_scores, code_prompts, engine, first_difference, write
 from tests.hybrids import noisy
 from tests.models import light_draft, random_llama, wide_target

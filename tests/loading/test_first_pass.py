@@ -20,9 +20,9 @@ from specrun.loading.run_options import RunOptions
 from specrun.long_run import no_display
 from specrun.processes import child_process
 from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.sequoia import SEQUOIA_MATCH
 from specrun.speculation.drafters.specexec import SPECEXEC
-from specrun.speculation.drafters.static import SEQUOIA_MATCH
-from specrun.speculation.shape import TreeShape
+from specrun.speculation.tree import TreeShape
 from tests.llama.giving_up import abort_as_cuda
 from tests.loading.test_placing import GB, have_gpus
 

@@ -27,8 +27,7 @@ from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import ACCEPTANCE, DRAFT, Drafting, Method, Plan
 from specrun.speculation.papers.rules import is_typical
 from specrun.speculation.registry import METHODS
-from specrun.speculation.shape import TreeShape
-from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
+from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree, TreeShape
 from specrun.verifying.findings import chi_square_p_value
 from tests.trees import random_tree
 

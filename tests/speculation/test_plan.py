@@ -5,7 +5,7 @@ from __future__ import annotations
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.registry import find
-from specrun.speculation.shape import TreeShape
+from specrun.speculation.tree import TreeShape
 
 
 def test_a_fixed_shape_becomes_a_path_of_its_depth() -> None:

@@ -1,1 +1,1 @@
-"""Acceptance rules and drafters of papers that no automatic choice takes; they are there to be compared."""
+"""Drafters and acceptance rules of papers, which no automatic choice takes: they are there to be compared."""

@@ -1,4 +1,9 @@
-"""Drafters that end trees and chains by the draft's own probabilities; see docs/methods.md for what is ours."""
+"""Drafters of papers: they end trees by the draft's own probabilities, or draw them at random for a rule to accept.
+
+What is ours in them is in docs/methods.md. A rule (`rules`) keeps the target's distribution only if the draws are what
+it assumes: from the filtered draft distribution that it is given, with fresh randomness in every pass, and as many as
+were decided on before any was made. So the shape of a drawn tree is fixed and only its tokens are drawn.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +12,20 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import prod
+from typing import Literal
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from specrun.sampling import Distribution
 from specrun.speculation.drafter import Draft, Drafter, DraftLimits, Growing
+from specrun.speculation.drafters.sequoia import StaticDrafter
 from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_of
+from specrun.speculation.method import Method
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.tree import ROOT
+from specrun.speculation.tree import MAX_LEAVES, ROOT, TokenTree, TreeShape, depth_first
 
 
 class OwnGrowth(TreeGrowth):
@@ -143,3 +153,132 @@ def chain(
         return [] if ends else [node]
 
     return LevelDrafter(source, select, count)
+
+
+def _stopping(name: str, paper: str) -> Method:
+    pays = "where chain does, if the draft's confidence varies much"
+    return Method(name, "chain", paper, pays, lambda d: chain(d.need_source(), STOPS[name]), stops=True)
+
+
+GROWERS = (
+    _stopping("specdec++", "SpecDec++, arXiv 2405.19715"),
+    _stopping("disco", "DISCO, arXiv 2405.04304"),
+    _stopping("adaedl", "AdaEDL, arXiv 2410.18351"),
+    Method(
+        "cape", "tree", "GliDe with a CaPE, arXiv 2402.02082", "where 20 more tokens in a pass cost little",
+        lambda d: chain(d.need_source(), count=cape_count),
+    ),
+    Method(
+        "opt-tree", "tree", "OPT-Tree, arXiv 2406.17276",
+        "where specexec does; it makes fewer draft passes where further ones gain little",
+        lambda d: LevelDrafter(d.need_source(), opt_tree(d.guide)), stops=True,
+    ),
+    Method(
+        "ddd", "tree", "Dynamic depth decoding, arXiv 2409.00142; EAGLE-2, 2406.16858",
+        "where specexec does; it makes fewer draft passes where the draft's probabilities are low",
+        lambda d: LevelDrafter(d.need_source(), dynamic_depth), stops=True, width=BEAM,
+    ),
+)  # fmt: skip
+
+
+def forked(budget: int, depth: int, stem: int = 0) -> TreeShape:
+    """As many paths as fit that have their first `stem` tokens in common, as deep as `depth` allows, but shorter where
+    otherwise not even two would fit. SpecInfer (arXiv 2305.09781, section 6.1) has <1,1,3,1,1,1,1,1>, SpecTr (arXiv
+    2310.15141) up to 8 paths of 8 tokens, which is a budget of 65. budget: at least 2.
+    """
+    stem = max(min(stem, depth - 1, budget - 3), 0)
+    room = budget - 1 - stem
+    length = min(depth - stem, max(room // 2, 1))
+    return TreeShape.branching([*[1] * stem, min(room // length, MAX_LEAVES), *[1] * (length - 1)])
+
+
+def doubling(budget: int, depth: int) -> TreeShape:
+    """Two children for every node on as many levels as fit; what is left of the budget adds levels of one child each,
+    and where it does not reach for one, or `depth` forbids it, more children, the first level first: the 2-2-2 of RSD-C
+    (arXiv 2402.14160), and the 4-2-2 of multi-candidate sampling's code (arXiv 2401.06706), a budget of 29.
+    """
+
+    def fits(counts: Sequence[int]) -> bool:
+        widths = [prod(counts[:level]) for level in range(len(counts) + 1)]
+        return sum(widths) <= budget and widths[-1] <= MAX_LEAVES
+
+    counts: list[int] = []
+    for n in (2, 1):
+        while len(counts) < depth and fits([*counts, n]):
+            counts.append(n)
+    for level in range(len(counts)):
+        while fits(wider := [*counts[:level], counts[level] + 1, *counts[level + 1 :]]):
+            counts = wider
+    return TreeShape.branching(counts)
+
+
+Draw = Literal["independent", "without replacement", "without replacement, then uniform"]
+
+
+@dataclass(frozen=True)
+class Proposal(Distribution):
+    """The draft's distribution after a node, with filters applied, and the candidates drawn from it."""
+
+    draws: tuple[int, ...]  # in the order drawn; independent draws may repeat a token
+
+
+@dataclass(frozen=True)
+class DrawnDraft(Draft):
+    """A draft whose tree was drawn at random."""
+
+    proposals: tuple[Proposal | None, ...] = ()  # how the children of each node were drawn; None for no draws
+
+    def limited(self, max_nodes: int, max_leaves: int) -> Draft:  # noqa: ARG002
+        """Raises ValueError: the acceptance rule needs every draw."""
+        raise ValueError("a tree that was drawn at random cannot lose nodes")
+
+
+def generator(seed: int, position: int, stream: int) -> Generator:
+    """The generator for drawing the tree whose root is at `position` (stream 1), or for accepting it (2). Those of
+    other positions, and the noise that target and draft share, are independent of it.
+    """
+    return Generator(np.random.Philox(np.random.SeedSequence([seed, position, stream])))
+
+
+@dataclass
+class SampledDrafter(StaticDrafter):
+    """Fills a shape with draws. Independent ones may repeat a token; one child stands for all of them, with the draws
+    after each. Those without replacement are fewer where q has fewer tokens, unless others follow uniformly.
+    """
+
+    draws: Draw
+
+    def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
+        growth = TreeGrowth(tokens)
+        self._proposals: dict[int, Proposal] = {}  # by node
+        self._rng = generator(self.source.sampler.parameters.seed, len(tokens), 1)
+        yield from self.fill(growth, limits)
+        tree = TokenTree.build(growth.tokens, growth.parents, growth.scores, growth.probabilities)
+        order = depth_first(growth.parents, growth.scores)
+        return DrawnDraft(tree, proposals=tuple(self._proposals.get(node) for node in order))
+
+    def add_children(self, growth: TreeGrowth, level: list[int], counts: list[int]) -> list[list[int]]:
+        sampler = self.source.sampler
+        recent, added = sampler.recent(growth.committed), list[list[int]]()
+        for node, row, count in zip(level, self.source.rows(growth, level), counts, strict=True):
+            q = sampler.distribution(row, recent + growth.path(node))
+            draws = self._drawn(q, count, sampler.n_vocab)
+            self._proposals[node] = Proposal(q.tokens, q.probabilities, tuple(draws))
+            ids = {
+                token: growth.add_ranked(token, node, rank, float(q.probabilities[q.tokens == token].sum()))
+                for rank, token in enumerate(dict.fromkeys(draws))
+            }
+            added.append([ids[token] for token in draws])
+        return added
+
+    def _drawn(self, q: Distribution, count: int, n_vocab: int) -> list[int]:
+        """The tokens of `count` draws from q, in the order drawn."""
+        if self.draws == "independent":
+            return [int(token) for token in self._rng.choice(q.tokens, count, p=q.probabilities)]
+        # Sorting by log q + Gumbel noise draws without replacement (Gumbel top-k, arXiv 1903.06059).
+        keys = np.log(q.probabilities) + self._rng.gumbel(size=len(q.tokens))
+        draws = q.tokens[np.argsort(-keys)[:count]].tolist()
+        if self.draws == "without replacement, then uniform" and len(draws) < count:
+            others = np.setdiff1d(np.arange(n_vocab), q.tokens)
+            draws += self._rng.choice(others, min(count - len(draws), len(others)), replace=False).tolist()
+        return [int(token) for token in draws]

@@ -1,99 +1,31 @@
-"""Trees drawn at random from the draft, and the papers' rules that accept them by comparing two distributions.
-
-A rule keeps the target's distribution only if the draws are what it assumes: from the filtered draft distribution that
-it is given, with fresh randomness in every pass, and as many as were decided on before any was made. So the shape of a
-tree is fixed and only its tokens are drawn.
-"""
+"""The papers' rules: they accept tokens drawn at random by comparing the target's distribution with the draft's."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from specrun.sampling import Distribution, Sampler
+from specrun.sampling import Sampler
 from specrun.speculation.accept import AcceptanceRule, Accepted
-from specrun.speculation.drafter import Draft, DraftLimits, Growing
-from specrun.speculation.drafters.static import StaticDrafter
-from specrun.speculation.growth import TreeGrowth
-from specrun.speculation.tree import ROOT, TokenTree, depth_first
-
-Draw = Literal["independent", "without replacement", "without replacement, then uniform"]
-
-
-@dataclass(frozen=True)
-class Proposal(Distribution):
-    """The draft's distribution after a node, with filters applied, and the candidates drawn from it."""
-
-    draws: tuple[int, ...]  # in the order drawn; independent draws may repeat a token
-
-
-@dataclass(frozen=True)
-class DrawnDraft(Draft):
-    """A draft whose tree was drawn at random."""
-
-    proposals: tuple[Proposal | None, ...] = ()  # how the children of each node were drawn; None for no draws
-
-    def limited(self, max_nodes: int, max_leaves: int) -> Draft:  # noqa: ARG002
-        """Raises ValueError: the acceptance rule needs every draw."""
-        raise ValueError("a tree that was drawn at random cannot lose nodes")
-
-
-def generator(seed: int, position: int, stream: int) -> Generator:
-    """The generator for drawing the tree whose root is at `position` (stream 1), or for accepting it (2). Those of
-    other positions, and the noise that target and draft share, are independent of it.
-    """
-    return Generator(np.random.Philox(np.random.SeedSequence([seed, position, stream])))
-
-
-@dataclass
-class SampledDrafter(StaticDrafter):
-    """Fills a shape with draws. Independent ones may repeat a token; one child stands for all of them, with the draws
-    after each. Those without replacement are fewer where q has fewer tokens, unless others follow uniformly.
-    """
-
-    draws: Draw
-
-    def grow(self, tokens: Sequence[int], limits: DraftLimits) -> Growing:
-        growth = TreeGrowth(tokens)
-        self._proposals: dict[int, Proposal] = {}  # by node
-        self._rng = generator(self.source.sampler.parameters.seed, len(tokens), 1)
-        yield from self.fill(growth, limits)
-        tree = TokenTree.build(growth.tokens, growth.parents, growth.scores, growth.probabilities)
-        order = depth_first(growth.parents, growth.scores)
-        return DrawnDraft(tree, proposals=tuple(self._proposals.get(node) for node in order))
-
-    def add_children(self, growth: TreeGrowth, level: list[int], counts: list[int]) -> list[list[int]]:
-        sampler = self.source.sampler
-        recent, added = sampler.recent(growth.committed), list[list[int]]()
-        for node, row, count in zip(level, self.source.rows(growth, level), counts, strict=True):
-            q = sampler.distribution(row, recent + growth.path(node))
-            draws = self._drawn(q, count, sampler.n_vocab)
-            self._proposals[node] = Proposal(q.tokens, q.probabilities, tuple(draws))
-            ids = {
-                token: growth.add_ranked(token, node, rank, float(q.probabilities[q.tokens == token].sum()))
-                for rank, token in enumerate(dict.fromkeys(draws))
-            }
-            added.append([ids[token] for token in draws])
-        return added
-
-    def _drawn(self, q: Distribution, count: int, n_vocab: int) -> list[int]:
-        """The tokens of `count` draws from q, in the order drawn."""
-        if self.draws == "independent":
-            return [int(token) for token in self._rng.choice(q.tokens, count, p=q.probabilities)]
-        # Sorting by log q + Gumbel noise draws without replacement (Gumbel top-k, arXiv 1903.06059).
-        keys = np.log(q.probabilities) + self._rng.gumbel(size=len(q.tokens))
-        draws = q.tokens[np.argsort(-keys)[:count]].tolist()
-        if self.draws == "without replacement, then uniform" and len(draws) < count:
-            others = np.setdiff1d(np.arange(n_vocab), q.tokens)
-            draws += self._rng.choice(others, min(count - len(draws), len(others)), replace=False).tolist()
-        return [int(token) for token in draws]
-
+from specrun.speculation.drafter import Draft, Drafter
+from specrun.speculation.drafters.sequoia import StaticDrafter
+from specrun.speculation.drafters.specexec import specexec
+from specrun.speculation.method import ACCEPTANCE, DRAFT, Drafting, Method, chain_shape
+from specrun.speculation.papers.growers import (
+    Draw,
+    DrawnDraft,
+    Proposal,
+    SampledDrafter,
+    doubling,
+    forked,
+    generator,
+)
+from specrun.speculation.tree import ROOT, TokenTree
 
 Probabilities = NDArray[np.float64]  # float64[n_vocab], not negative, with the sum 1
 NodeRule = Callable[[Probabilities, Probabilities, Sequence[int], Generator], tuple[int, bool]]
@@ -269,3 +201,49 @@ def walk_typical(tree: TokenTree, _proposals: Proposals, probabilities: NodeProb
             ends[node] = probabilities(node, tokens[node])
     best = max(tokens, key=lambda node: (len(tokens[node]), likelihoods[node]))
     return Accepted(tree.path_to(best), [*tokens[best], draw(ends[best], rng)])
+
+
+def _rule(name: str, paper: str, pays: str, draws: Draw, walk: AcceptTree, **more: Any) -> Method:
+    def drafter(drafting: Drafting) -> Drafter:
+        # Greedily there is nothing to draw: the rules take the child that is the target's own choice, if there is one,
+        # so the best candidates are the best draws.
+        source, shape = drafting.need_source(), drafting.need_shape()
+        return SampledDrafter(source, shape, draws) if drafting.temperature else StaticDrafter(source, shape)
+
+    return Method(name, "acceptance rule", paper, pays, drafter, rule_of(walk), **more)
+
+
+RULES = (
+    _rule(
+        "speculative-sampling", "Leviathan et al., arXiv 2211.17192; Chen et al., 2302.01318",
+        "where chain does, but less, because target and draft do not share their noise",
+        "independent", by_node(multi_step), shape=chain_shape,
+    ),
+    _rule(
+        "block-verification", "Sun et al., arXiv 2403.10444", "wherever speculative-sampling does, and never less",
+        "independent", walk_block, shape=chain_shape,
+    ),
+    _rule(
+        "specinfer", "SpecInfer's multi-step rule, arXiv 2305.09781; multi-candidate, 2401.06706",
+        "where rsd does, if the draft is right often enough for deep paths", "independent", by_node(multi_step),
+        budget=21, shape=lambda budget, depth: forked(budget, depth, stem=2),
+    ),
+    _rule(
+        "rsd", "Recursive rejection, arXiv 2402.14160; multi-candidate without replacement, 2401.06706",
+        "where large passes cost little and shared noise is not wanted", "without replacement", by_node(sequoia),
+        shape=doubling,
+    ),
+    _rule(
+        "spectr", "SpecTr's k-SEQ, arXiv 2310.15141", "where specinfer does, if the very next token is in doubt",
+        "independent", by_node(k_seq), budget=17, shape=forked,
+    ),
+    _rule(
+        "sequoia", "Sequoia, arXiv 2402.12374", "where large passes cost little and shared noise is not wanted",
+        "without replacement, then uniform", by_node(sequoia), needs=(DRAFT, ACCEPTANCE),
+    ),
+    Method(
+        "typical", "acceptance rule", "Medusa's typical acceptance, arXiv 2401.10774",
+        "where the text may differ from the target's, because it is lossy", specexec,
+        rule_of(walk_typical), lossless=False,
+    ),
+)  # fmt: skip

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from specrun.speculation.papers.rules import Proposal, by_node, draw, multi_step, walk_block
+from specrun.speculation.papers.growers import Proposal
+from specrun.speculation.papers.rules import by_node, draw, multi_step, walk_block
 from specrun.speculation.tree import TokenTree
 from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.papers.cases import PAIRS, independent

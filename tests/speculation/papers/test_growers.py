@@ -10,14 +10,21 @@ import pytest
 
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.drafter import Drafter
+from specrun.speculation.drafters.sequoia import StaticDrafter
 from specrun.speculation.drafters.specexec import SpecExecDrafter
-from specrun.speculation.drafters.static import StaticDrafter
 from specrun.speculation.growth import ModelCandidates
-from specrun.speculation.papers.growers import STOPS, LevelDrafter, cape_count, chain, dynamic_depth, opt_tree
-from specrun.speculation.papers.rules import DrawnDraft, SampledDrafter
+from specrun.speculation.papers.growers import (
+    STOPS,
+    DrawnDraft,
+    LevelDrafter,
+    SampledDrafter,
+    cape_count,
+    chain,
+    dynamic_depth,
+    opt_tree,
+)
 from specrun.speculation.registry import METHODS
-from specrun.speculation.shape import TreeShape
-from specrun.speculation.tree import ROOT
+from specrun.speculation.tree import ROOT, TreeShape
 from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.drafters.test_drafters import GREEDY, N_VOCAB, TableDraft, guide, limits, paths_of
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specrun.speculation.papers.growers import doubling, forked
 from specrun.speculation.registry import find
-from specrun.speculation.shape import MAX_LEAVES, TreeShape
+from specrun.speculation.tree import MAX_LEAVES, TreeShape
 
 DRAWN = ("specinfer", "rsd", "spectr")
 
@@ -42,7 +43,7 @@ def test_no_two_methods_have_the_same_shape(size: tuple[int, ...]) -> None:
 
 @given(st.integers(2, 2048), st.integers(1, 300), st.integers(0, 4))
 def test_paths_fork_within_the_bounds_and_leave_no_room_for_another(budget: int, depth: int, stem: int) -> None:
-    shape = TreeShape.forked(budget, depth, stem)
+    shape = forked(budget, depth, stem)
     assert_within(shape, budget, depth)
     assert shape.n_leaves == max(widths(shape))
     assert max(widths(shape)[: min(stem, depth - 1, budget - 3) + 1], default=1) == 1, "the stem is one path"
@@ -53,7 +54,7 @@ def test_paths_fork_within_the_bounds_and_leave_no_room_for_another(budget: int,
 @pytest.mark.slow
 @given(st.integers(2, 600), st.integers(1, 300))
 def test_levels_branch_within_the_bounds_as_far_as_these_allow(budget: int, depth: int) -> None:
-    shape = TreeShape.doubling(budget, depth)
+    shape = doubling(budget, depth)
     assert_within(shape, budget, depth)
     counts = [below // above for above, below in zip(widths(shape), widths(shape)[1:], strict=False)]
     assert shape == TreeShape.branching(counts)

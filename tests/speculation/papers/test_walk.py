@@ -13,19 +13,10 @@ from specrun.speculation.accept import Accepted, accept
 from specrun.speculation.drafter import DraftLimits
 from specrun.speculation.growth import ModelCandidates
 from specrun.speculation.method import Drafting, Method
-from specrun.speculation.papers.rules import (
-    AcceptTree,
-    Proposal,
-    by_node,
-    k_seq,
-    multi_step,
-    sequoia,
-    walk_block,
-    walk_typical,
-)
+from specrun.speculation.papers.growers import Proposal
+from specrun.speculation.papers.rules import AcceptTree, by_node, k_seq, multi_step, sequoia, walk_block, walk_typical
 from specrun.speculation.registry import METHODS
-from specrun.speculation.shape import TreeShape
-from specrun.speculation.tree import ROOT, TokenTree
+from specrun.speculation.tree import ROOT, TokenTree, TreeShape
 from specrun.verifying.findings import chi_square_p_value
 from tests.speculation.papers.cases import independent, then_uniform, without_replacement
 from tests.speculation.papers.toy import (

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from specrun.speculation.accept import Accepted
 from specrun.speculation.drafter import DraftNode
-from specrun.speculation.papers.rules import Probabilities, Proposal, draw
+from specrun.speculation.papers.growers import Proposal
+from specrun.speculation.papers.rules import Probabilities, draw
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree
 from tests.speculation.papers.cases import Draft, independent
 

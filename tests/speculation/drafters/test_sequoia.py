@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from specrun.sampling import Distribution
-from specrun.speculation import sequoia
+from specrun.speculation.drafters import sequoia
+from specrun.speculation.drafters.sequoia import best_shape, choose, pass_ms
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
-from specrun.speculation.sequoia import best_shape, choose, pass_ms
-from specrun.speculation.shape import TreeShape
+from specrun.speculation.tree import TreeShape
 
 LARGEST = 8
 # A draft that is right seven times in ten, and ranks what it gets wrong well.
@@ -62,9 +62,8 @@ def test_nodes_without_a_chance_are_left_out() -> None:
     assert best_shape([0.6, 0.3], 50, 1) == TreeShape((-1, 0, 0))
 
 
-def test_no_node_has_more_children_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequoia, "MAX_CHILDREN", 2)
-    assert max(best_shape([0.4, 0.3, 0.2], 50, 5).child_counts) == 2
+def test_no_node_has_more_children_than_there_are_ranks() -> None:
+    assert max(best_shape([0.4, 0.3], 50, 5).child_counts) == 2
 
 
 def test_a_rank_without_a_chance_is_kept_before_one_that_has_some() -> None:
