@@ -1,4 +1,4 @@
-"""Every method by its name. A new one is a file in `drafters/` and a line here; papers' methods are listed in `papers/`."""
+"""Every method by its name. A new drafter is a file in `drafters/` and a line here; papers have lists of their own."""
 
 from __future__ import annotations
 

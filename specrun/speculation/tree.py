@@ -243,9 +243,7 @@ class TreeShape:
 
     @classmethod
     def of_nodes(cls, parents: Sequence[int], order: Sequence[int]) -> TreeShape:
-        """The tree of the nodes in `order`, which is depth-first and has the parent of every node in it. parents: of all
-        nodes, root first.
-        """
+        """The tree of the nodes in `order`, root first, and parents before their children. parents: of all nodes."""
         place = {node: i for i, node in enumerate(order)}
         return cls((NO_PARENT, *(place[parents[node]] for node in order[1:])))
 

@@ -1,4 +1,4 @@
-"""What a growing tree offers to passes that check one path."""
+"""What a growing tree offers to passes that check one path, and scores that change."""
 
 from __future__ import annotations
 
@@ -63,3 +63,12 @@ def test_children_of_the_worst_node_that_stays_are_not_asked_for() -> None:
     assert growth.open(both, DraftLimits(budget=3, depth=8, width=8, leaves=8)) == [likely]
     assert growth.open(both, DraftLimits(budget=4, depth=8, width=8, leaves=8)) == both
     assert growth.open(both, DraftLimits(budget=4, depth=1, width=8, leaves=8)) == []
+
+
+def test_what_is_below_a_node_changes_with_it() -> None:
+    growth = TreeGrowth([1])
+    child = growth.add(2, 0, -1.0, 0.5)
+    other = growth.add(3, 0, -2.0, 0.2)
+    grandchild = growth.add(4, child, -1.5, 0.6)
+    growth.rescore(child, -0.25)
+    assert [growth.scores[node] for node in (child, other, grandchild)] == [-0.25, -2.0, -0.75]

@@ -7,7 +7,7 @@ bring in the same time (`Guide`). OPT-Tree (arXiv 2406.17276) has a fixed thresh
 
 Draft sources may take part (docs/sources.md). Their guesses cost nothing, so they are offered before each draft pass,
 which must then pay in addition to them, and which expands guesses of several levels at once (CS Drafting, arXiv
-2312.11462). What draft and sources say of one position is pooled into one distribution (`pooling`).
+2312.11462). What draft and sources say of one position is pooled into one distribution (`pooled`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_o
 from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method, Plan
 from specrun.speculation.planning.costs import Milliseconds, marginal_ms
 from specrun.speculation.planning.guide import Guide
-from specrun.speculation.sources.pooling import Expert, pooled
-from specrun.speculation.sources.source_set import SourceSet
+from specrun.speculation.sources.source_set import Expert, SourceSet, pooled
 from specrun.speculation.tree import ROOT
 
 _LEAST_CHANCE = 1e-3  # least chance of a node that is offered; chosen by hand

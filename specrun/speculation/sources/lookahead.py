@@ -12,8 +12,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from specrun.speculation.sources.source import Guess
-
 LENGTH = 5  # tokens of an n-gram; the first one is its key
 PER_KEY = 8  # n-grams with the same first token
 MAX_KEYS = 8192  # first tokens
@@ -51,20 +49,20 @@ class NgramPool:
             for start in range(len(path) - 1):
                 self._keep(tuple(path[start : start + LENGTH]), written=False)
 
-    def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
+    def guesses(self, path: Sequence[int], count: int) -> dict[int, int]:
         """Tokens that continue n-grams whose beginning ends the text: longest match first, then most recent first."""
         context = (*self._text, *path)[1 - LENGTH :]
-        guesses: dict[int, Guess] = {}
+        guesses: dict[int, int] = {}
         for start in range(len(context)):
             grams = self._pool.get(context[start], {})
             matched = context[start + 1 :]
             n = len(matched)
             for rest in reversed(grams):
                 if len(rest) > n and rest[:n] == matched and rest[n] not in guesses:
-                    guesses[rest[n]] = Guess(rest[n], 4 * n + 2 * (not guesses) + grams[rest])
+                    guesses[rest[n]] = 4 * n + 2 * (not guesses) + grams[rest]
                     if len(guesses) == count:
-                        return list(guesses.values())
-        return list(guesses.values())
+                        return guesses
+        return guesses
 
     def _keep(self, gram: Gram, written: bool) -> None:
         key, rest = gram[0], gram[1:]

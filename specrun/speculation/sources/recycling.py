@@ -10,8 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specrun.speculation.sources.source import Guess
-
 N_SUCCESSORS = 8  # next tokens kept for each token
 MAX_ROWS = 50_000  # tokens that have successors; a row takes some 250 bytes
 
@@ -45,10 +43,10 @@ class TokenRecycling:
             if len(self._rows) > MAX_ROWS:
                 del self._rows[next(iter(self._rows))]
 
-    def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
+    def guesses(self, path: Sequence[int], count: int) -> dict[int, int]:
         """The successors of the last token, likeliest first."""
         last = path[-1] if len(path) else self._last
         successors = None if last is None else self._rows.get(last)
         if successors is None:
-            return []
-        return [Guess(token, N_SUCCESSORS - 1 - rank) for rank, token in enumerate(successors[:count].tolist())]
+            return {}
+        return {token: N_SUCCESSORS - 1 - rank for rank, token in enumerate(successors[:count].tolist())}

@@ -13,8 +13,6 @@ from functools import cache
 
 import numpy as np
 
-from specrun.speculation.sources.source import Guess
-
 # Tokens of the longest match. Longer ones predict no better, and cost O(n) a token in a text that repeats a token.
 MAX_MATCH = 32
 
@@ -94,20 +92,20 @@ class SuffixAutomaton:
         self._after.cache_clear()
         self._followers.cache_clear()
 
-    def guesses(self, path: Sequence[int], count: int) -> list[Guess]:
+    def guesses(self, path: Sequence[int], count: int) -> dict[int, int]:
         """Tokens that followed the longest suffix, best-ranked first, then the followers of shorter suffixes."""
-        guesses: dict[int, Guess] = {}
+        guesses: dict[int, int] = {}
         state, length = self._after(tuple(path))
         while state != _ROOT:
             evidence, is_longest = weakest(length), not guesses
             for token, share in self._followers(state):
                 if token not in guesses:
-                    guesses[token] = Guess(token, evidence + (share if is_longest else SHORTER))
+                    guesses[token] = evidence + (share if is_longest else SHORTER)
                     if len(guesses) == count:
-                        return list(guesses.values())
+                        return guesses
             state = self._link[state]
             length = self._length[state]
-        return list(guesses.values())
+        return guesses
 
     def _rank_followers(self, state: int) -> list[tuple[int, int]]:
         """(token, share) of the tokens that followed a state's substrings, best-ranked first."""

@@ -1,10 +1,17 @@
-"""Text matching by a search at every position, to compare the sources with."""
+"""Text matching by a search at every position, to compare the sources with, and what a source guesses, in its order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+
+from specrun.speculation.sources.source_set import Source
+
+
+def guessed(source: Source, path: Sequence[int], count: int) -> list[tuple[int, int]]:
+    """(token, evidence) of each guess, best first."""
+    return list(source.guesses(path, count).items())
 
 
 def random_text(rng: np.random.Generator, n: int, alphabet: int) -> list[int]:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from specrun.speculation.sources.lookahead import LENGTH, PER_KEY, NgramPool
-from specrun.speculation.sources.source import Guess
-from tests.speculation.sources.naive import random_text
+from tests.speculation.sources.naive import guessed, random_text
 
 
 def evidence(matched: int, written: bool, first: bool = True) -> int:
@@ -17,43 +16,43 @@ def evidence(matched: int, written: bool, first: bool = True) -> int:
 def test_what_was_written_comes_back_behind_each_of_its_tokens() -> None:
     pool = NgramPool()
     pool.extend([1, 2, 3, 4])
-    assert pool.guesses([1], 3) == []  # an n-gram is written with its last token
+    assert guessed(pool, [1], 3) == []  # an n-gram is written with its last token
     pool.extend([5, 6, 7, 8, 9])
-    assert pool.guesses([1], 3) == [Guess(2, evidence(1, True))]
-    assert pool.guesses([1, 2, 3, 4], 3)[0] == Guess(5, evidence(4, True))
-    assert pool.guesses([2, 3], 3) == [Guess(4, evidence(2, True))]
+    assert guessed(pool, [1], 3) == [(2, evidence(1, True))]
+    assert guessed(pool, [1, 2, 3, 4], 3)[0] == (5, evidence(4, True))
+    assert guessed(pool, [2, 3], 3) == [(4, evidence(2, True))]
     pool.reset()
-    assert pool.guesses([], 3) == []
+    assert guessed(pool, [], 3) == []
     pool.extend([1])
-    assert pool.guesses([2], 3) == [Guess(3, evidence(2, True))]
-    assert pool.guesses([9, 3], 3) == [Guess(4, evidence(1, True))]
+    assert guessed(pool, [2], 3) == [(3, evidence(2, True))]
+    assert guessed(pool, [9, 3], 3) == [(4, evidence(1, True))]
 
 
 def test_what_was_proposed_on_a_branch_comes_back_and_counts_less() -> None:
     pool = NgramPool()
     pool.learn([[1, 2, 3], [1, 4]])
     pool.extend([1])
-    assert pool.guesses([], 3) == [Guess(4, evidence(1, False)), Guess(2, evidence(1, False, first=False))]
-    assert pool.guesses([2], 3) == [Guess(3, evidence(2, False))]
-    assert pool.guesses([7, 2], 3) == [Guess(3, evidence(1, False))]
+    assert guessed(pool, [], 3) == [(4, evidence(1, False)), (2, evidence(1, False, first=False))]
+    assert guessed(pool, [2], 3) == [(3, evidence(2, False))]
+    assert guessed(pool, [7, 2], 3) == [(3, evidence(1, False))]
     pool.extend([2, 3, 8, 9])
     pool.learn([[1, 2, 3, 8, 9]])
-    assert pool.guesses([1], 1) == [Guess(2, evidence(1, True))]
+    assert guessed(pool, [1], 1) == [(2, evidence(1, True))]
 
 
 def test_the_longest_match_comes_first_and_tokens_are_distinct() -> None:
     pool = NgramPool()
     pool.learn([[1, 2, 3, 4, 5], [2, 9], [2, 3]])
     pool.extend([1, 2])
-    assert pool.guesses([], 9) == [Guess(3, evidence(2, False)), Guess(9, evidence(1, False, first=False))]
-    assert pool.guesses([], 1) == [Guess(3, evidence(2, False))]
+    assert guessed(pool, [], 9) == [(3, evidence(2, False)), (9, evidence(1, False, first=False))]
+    assert guessed(pool, [], 1) == [(3, evidence(2, False))]
 
 
 def test_a_branch_of_any_length_leaves_an_n_gram_at_each_of_its_tokens() -> None:
     pool = NgramPool()
     pool.learn([list(range(20))])
     for token in range(19):
-        assert pool.guesses([99, token], 1) == [Guess(token + 1, evidence(1, False))]
+        assert guessed(pool, [99, token], 1) == [(token + 1, evidence(1, False))]
     assert sum(map(len, pool._pool.values())) == 19
 
 
@@ -64,11 +63,11 @@ def test_it_is_bounded_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) 
         pool.learn([[1, token]])
     assert sum(map(len, pool._pool.values())) == PER_KEY
     pool.extend([1])
-    assert [guess.token for guess in pool.guesses([], 99)] == list(range(199, 199 - PER_KEY, -1))
+    assert [token for token, _ in guessed(pool, [], 99)] == list(range(199, 199 - PER_KEY, -1))
     pool.extend(random_text(np.random.default_rng(0), 2000, 500))
     assert PER_KEY < sum(map(len, pool._pool.values())) <= 10 * PER_KEY
     pool.extend(range(1000, 1000 + 10 + LENGTH - 1))
-    assert pool.guesses([1], 9) == []
+    assert guessed(pool, [1], 9) == []
     assert sum(map(len, pool._pool.values())) == 10
 
 
@@ -79,5 +78,5 @@ def test_the_same_history_gives_the_same_guesses() -> None:
         for pool in pools:
             pool.extend(text[place : place + 3])
             pool.learn([[*text[place : place + 2], 5], [place % 12, 3]])
-        assert pools[0].guesses([], 9) == pools[1].guesses([], 9)
-    assert pools[0].guesses([], 9)
+        assert guessed(pools[0], [], 9) == guessed(pools[1], [], 9)
+    assert guessed(pools[0], [], 9)

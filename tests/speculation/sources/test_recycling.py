@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specrun.speculation.sources.recycling import N_SUCCESSORS, TokenRecycling
-from specrun.speculation.sources.source import Guess
+from tests.speculation.sources.naive import guessed
 
 N_VOCAB = 300
 
@@ -17,8 +17,8 @@ def rows(rng: np.random.Generator, n: int, n_vocab: int = N_VOCAB) -> tuple[np.n
     return tokens, top
 
 
-def guessed(table: TokenRecycling, token: int) -> list[int]:
-    return [guess.token for guess in table.guesses([token], N_SUCCESSORS)]
+def successors(table: TokenRecycling, token: int) -> list[int]:
+    return [found for found, _ in guessed(table, [token], N_SUCCESSORS)]
 
 
 def test_it_is_a_dict_of_the_last_successors() -> None:
@@ -29,22 +29,22 @@ def test_it_is_a_dict_of_the_last_successors() -> None:
         table.learn(tokens, top)
         model.update(zip(tokens.tolist(), top.tolist(), strict=True))
         for token in range(N_VOCAB):
-            assert guessed(table, token) == model.get(token, [])
+            assert successors(table, token) == model.get(token, [])
     assert len(model) > 200
 
 
 def test_guesses_are_the_last_tokens_successors_with_their_rank() -> None:
     table = TokenRecycling()
     table.learn(np.array([5, 5], np.int32), np.array([range(8), range(20, 28)], np.int32))
-    assert table.guesses([], 3) == []
+    assert guessed(table, [], 3) == []
     table.extend([9, 5])
     table.extend([])
-    assert table.guesses([], 3) == [Guess(20, 7), Guess(21, 6), Guess(22, 5)]
-    assert table.guesses([9, 5], 1) == [Guess(20, 7)]
-    assert table.guesses([9], 3) == []
+    assert guessed(table, [], 3) == [(20, 7), (21, 6), (22, 5)]
+    assert guessed(table, [9, 5], 1) == [(20, 7)]
+    assert guessed(table, [9], 3) == []
     table.reset()
-    assert table.guesses([], 3) == []
-    assert guessed(table, 5) == list(range(20, 28))
+    assert guessed(table, [], 3) == []
+    assert successors(table, 5) == list(range(20, 28))
 
 
 def test_a_full_table_gives_up_the_rows_that_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +58,6 @@ def test_a_full_table_gives_up_the_rows_that_came_first(monkeypatch: pytest.Monk
             del model[next(iter(model))]
         model[int(tokens[0])] = top[0].tolist()
     for token in range(N_VOCAB):
-        assert guessed(table, token) == model.get(token, [])
+        assert successors(table, token) == model.get(token, [])
     table.learn(*rows(rng, 100))  # more at once than it holds
-    assert sum(bool(guessed(table, token)) for token in range(N_VOCAB)) == 20
+    assert sum(bool(successors(table, token)) for token in range(N_VOCAB)) == 20

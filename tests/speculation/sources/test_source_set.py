@@ -1,7 +1,8 @@
-"""A set of sources: its pooled guesses, what it learns from a pass, and how it begins a new text."""
+"""A set of sources: its guesses, pooled so that they say more than each of them, what it learns, and a new text."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,11 +12,12 @@ from specrun.sampling import SharedNoise
 from specrun.speculation.accept import Accepted
 from specrun.speculation.sources.lookahead import NgramPool
 from specrun.speculation.sources.recycling import TokenRecycling
-from specrun.speculation.sources.source import Guess
-from specrun.speculation.sources.source_set import SourceSet
+from specrun.speculation.sources.source_set import Expert, SourceSet, given_noise, pooled
 from specrun.speculation.tree import ROOT, TokenTree
+from tests.speculation.sources.naive import guessed
 
 N_VOCAB = 40
+DRAFTED = {1: 0.5, 2: 0.2, 3: 0.05}
 
 
 class Fixed:
@@ -25,7 +27,7 @@ class Fixed:
 
     def __init__(self, name: str, *guesses: tuple[int, int]) -> None:
         self.name = name
-        self._guesses = [Guess(token, evidence) for token, evidence in guesses]
+        self._guesses = guesses
         self.told: list[int] = []
         self.n_resets = 0
 
@@ -36,8 +38,8 @@ class Fixed:
         self.told = []
         self.n_resets += 1
 
-    def guesses(self, _path: Sequence[int], count: int) -> list[Guess]:
-        return self._guesses[:count]
+    def guesses(self, _path: Sequence[int], count: int) -> dict[int, int]:
+        return dict(self._guesses[:count])
 
 
 def passed(sources: SourceSet, committed: list[int]) -> None:
@@ -116,9 +118,9 @@ def test_recycling_and_the_pool_learn_from_the_rows_of_a_pass() -> None:
     rows = np.zeros((3, N_VOCAB), np.float32)
     rows[0, [9, 8]], rows[1, [11, 10]], rows[2, [13, 12]] = [3, 2], [3, 2], [3, 2]
     sources.learn(tree, rows, Accepted([ROOT, 1], [5, 11]))
-    assert [guess.token for guess in recycling.guesses([6], 2)] == [13, 12], "a rejected branch, too"
-    assert [guess.token for guess in recycling.guesses([5], 2)] == [11, 10]
-    assert 13 in [guess.token for guess in pool.guesses([2, 6], 4)]
+    assert [token for token, _ in guessed(recycling, [6], 2)] == [13, 12], "a rejected branch, too"
+    assert [token for token, _ in guessed(recycling, [5], 2)] == [11, 10]
+    assert 13 in [token for token, _ in guessed(pool, [2, 6], 4)]
 
 
 def test_a_guess_with_much_noise_is_likelier_at_its_position() -> None:
@@ -132,3 +134,76 @@ def test_a_guess_with_much_noise_is_likelier_at_its_position() -> None:
         of_7, of_8 = noise.gumbel(2 + len(path), np.array([7, 8]))
         chances = dict(sources.children(path, 2))
         assert (chances[7] > chances[8]) == (of_7 > of_8)
+
+
+def together(drafted: dict[int, float], guessed: dict[int, float]) -> dict[int, float]:
+    return pooled([Expert(drafted, unnamed_factor=0.25), Expert(guessed)])
+
+
+def test_one_opinion_stands_as_it_is() -> None:
+    assert together(DRAFTED, {}) == together({}, DRAFTED) == pooled([Expert(DRAFTED, trust=0.5)]) == DRAFTED
+    assert pooled([]) == together({}, {}) == {}
+
+
+def test_a_token_that_both_name_is_likelier_than_either_says() -> None:
+    found = together(DRAFTED, {1: 0.6})
+    assert found[1] > 0.6
+    assert found[2] < 0.2
+    assert found[3] < 0.05
+
+
+def test_a_token_that_only_one_names_is_unlikelier_where_the_other_is_sure() -> None:
+    found = together(DRAFTED, {2: 0.9})
+    assert found[2] > found[1]
+
+
+def test_a_token_that_the_draft_considered_and_did_not_name_is_unlikely() -> None:
+    found = together(DRAFTED, {9: 0.6})
+    assert found[9] < 0.6 / 2
+    assert found[1] < DRAFTED[1]
+
+
+def test_less_trust_makes_agreement_weigh_less() -> None:
+    chances = [pooled([Expert({1: 0.5}, trust), Expert({1: 0.5}, trust)])[1] for trust in (0.3, 0.5, 1.0)]
+    assert chances == sorted(chances)
+    assert chances[0] < chances[-1]
+
+
+@pytest.mark.parametrize("guessed", [{}, {1: 0.98}, {9: 0.98}, {1: 0.3, 9: 0.5}, {7: 0.01}])
+@pytest.mark.parametrize("drafted", [{}, {1: 1.0}, DRAFTED, {1: 0.6, 2: 0.5}, {1: 1e-9}])
+def test_chances_are_a_distribution(drafted: dict[int, float], guessed: dict[int, float]) -> None:
+    found = together(drafted, guessed)
+    assert set(found) == {*drafted, *guessed}
+    assert all(0 <= chance <= 1 for chance in found.values())
+    if guessed and drafted:
+        assert sum(found.values()) < 1
+
+
+def test_a_token_is_likelier_if_either_finds_it_likelier() -> None:
+    rising = [together({1: a, 2: 0.1}, {1: b, 5: 0.1})[1] for a in (0.1, 0.4, 0.8) for b in (0.1, 0.4, 0.8)]
+    rows = [rising[i : i + 3] for i in range(0, 9, 3)]
+    for line in (*rows, *zip(*rows, strict=True)):
+        assert all(low < high for low, high in itertools.pairwise(line))
+
+
+@pytest.mark.parametrize("chance", [0.05, 0.3, 0.5, 0.8, 0.97])
+def test_over_all_noise_the_mean_is_the_chance(chance: float) -> None:
+    noise = SharedNoise(1, 10)
+    given = np.array([given_noise({3: chance}, noise, position)[3] for position in range(4000)])
+    assert given.mean() == pytest.approx(chance, abs=4 * float(given.std()) / 4000**0.5 + 0.002)
+    assert given.std() > 0.005
+
+
+def test_a_chance_rises_with_the_noise() -> None:
+    noise = SharedNoise(1, 10)
+    known = [float(noise.gumbel(position, np.array([3]))[0]) for position in range(50)]
+    given = [given_noise({3: 0.4}, noise, position)[3] for position in range(50)]
+    assert np.argsort(known).tolist() == np.argsort(given).tolist()
+
+
+def test_siblings_with_known_noise_stay_below_certainty() -> None:
+    noise = SharedNoise(1, 10)
+    for position in range(50):
+        given = given_noise({3: 0.9, 4: 0.05, 5: 0.04}, noise, position)
+        assert 0 < sum(given.values()) <= 0.98 + 1e-9
+    assert given_noise({}, noise, 0) == {}

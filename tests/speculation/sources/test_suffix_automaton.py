@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specrun.speculation.sources.source import Guess
 from specrun.speculation.sources.suffix_automaton import (
     ALWAYS,
     FEW,
@@ -17,11 +16,11 @@ from specrun.speculation.sources.suffix_automaton import (
     SuffixAutomaton,
     weakest,
 )
-from tests.speculation.sources.naive import matches, random_text
+from tests.speculation.sources.naive import guessed, matches, random_text
 
 
-def naive_guesses(text: list[int], path: list[int]) -> list[Guess]:
-    guesses: dict[int, Guess] = {}
+def naive_guesses(text: list[int], path: list[int]) -> list[tuple[int, int]]:
+    guesses: dict[int, int] = {}
     found = matches(text, text + path, MAX_MATCH)
     for length, positions in found:
         scores = {t: len(ends) / (len(text) + 60 - (ends[-1] + 1)) for t, ends in positions.items()}
@@ -33,8 +32,8 @@ def naive_guesses(text: list[int], path: list[int]) -> list[Guess]:
                 share = ALWAYS if total > 1 else ONCE
             if length != found[0][0]:
                 share = SHORTER
-            guesses.setdefault(token, Guess(token, weakest(length) + share))
-    return list(guesses.values())
+            guesses.setdefault(token, weakest(length) + share)
+    return list(guesses.items())
 
 
 def automaton_of(text: list[int]) -> SuffixAutomaton:
@@ -61,9 +60,9 @@ def test_it_finds_what_trying_every_place_finds(alphabet: int) -> None:
             paths = [[], so_far[start : start + 4], rng.integers(alphabet + 1, size=3).tolist(), so_far[-2:]]
             for path in paths:
                 expected = naive_guesses(so_far, path)
-                assert automaton.guesses(path, 99) == expected
-                assert automaton.guesses(path[:1], 99) == naive_guesses(so_far, path[:1])
-                n_longest += any(guess.evidence >= weakest(16) for guess in expected)
+                assert guessed(automaton, path, 99) == expected
+                assert guessed(automaton, path[:1], 99) == naive_guesses(so_far, path[:1])
+                n_longest += any(evidence >= weakest(16) for _, evidence in expected)
     assert n_longest > 5
 
 
@@ -71,25 +70,25 @@ def test_fewer_guesses_are_the_first_of_more() -> None:
     rng = np.random.default_rng(5)
     automaton = automaton_of(random_text(rng, 400, 4))
     for path in ([], [1], [2, 3], [0, 0, 1]):
-        every = automaton.guesses(path, 99)
-        assert len(every) == len({guess.token for guess in every}) == 4
+        every = guessed(automaton, path, 99)
+        assert len(every) == len({token for token, _ in every}) == 4
         for count in range(1, 5):
-            assert automaton.guesses(path, count) == every[:count]
+            assert guessed(automaton, path, count) == every[:count]
 
 
 def test_the_end_of_the_text_is_no_match_for_itself() -> None:
-    assert automaton_of([1, 2, 3]).guesses([], 4) == []
-    assert automaton_of([1, 2, 3]).guesses([1], 4) == [Guess(2, ONCE)]
-    assert automaton_of([]).guesses([], 4) == automaton_of([]).guesses([7], 4) == []
+    assert guessed(automaton_of([1, 2, 3]), [], 4) == []
+    assert guessed(automaton_of([1, 2, 3]), [1], 4) == [(2, ONCE)]
+    assert guessed(automaton_of([]), [], 4) == guessed(automaton_of([]), [7], 4) == []
 
 
 def test_what_came_often_and_lately_comes_first() -> None:
     once_each = [9, 1, 9, 2, 9, 3, 9]
-    assert [guess.token for guess in automaton_of(once_each).guesses([], 9)] == [3, 2, 1]
+    assert [token for token, _ in guessed(automaton_of(once_each), [], 9)] == [3, 2, 1]
     often_then_once = [9, 1, 9, 1, 9, 1, 9, 2, 9]
-    assert automaton_of(often_then_once).guesses([], 9) == [Guess(1, MOST), Guess(2, FEW)]
+    assert guessed(automaton_of(often_then_once), [], 9) == [(1, MOST), (2, FEW)]
     long_ago = [9, 1, 9, 1, *range(100, 300), 9, 2, 9]
-    assert automaton_of(long_ago).guesses([], 9)[0].token == 2
+    assert guessed(automaton_of(long_ago), [], 9)[0][0] == 2
 
 
 def test_a_drafted_path_is_matched_like_committed_text() -> None:
@@ -98,9 +97,9 @@ def test_a_drafted_path_is_matched_like_committed_text() -> None:
     automaton = automaton_of([*text, 77])  # nothing before 77 is part of a match after it
     for start in range(0, 280, 7):
         path = text[start : start + 6]
-        drafted = [guess.token for guess in automaton.guesses(path, 1)]
-        assert drafted == [naive_guesses([*text, 77], path)[0].token]
-        assert automaton.guesses(path, 1)[0].evidence >= weakest(6) + FEW
+        drafted = [token for token, _ in guessed(automaton, path, 1)]
+        assert drafted == [naive_guesses([*text, 77], path)[0][0]]
+        assert guessed(automaton, path, 1)[0][1] >= weakest(6) + FEW
 
 
 def test_a_new_text_begins_with_nothing() -> None:
@@ -108,9 +107,9 @@ def test_a_new_text_begins_with_nothing() -> None:
     first, second = random_text(rng, 200, 6), random_text(rng, 200, 6)
     automaton = automaton_of(first)
     automaton.reset()
-    assert automaton.guesses([first[0]], 4) == []
+    assert guessed(automaton, [first[0]], 4) == []
     automaton.extend(second)
-    assert automaton.guesses([], 9) == automaton_of(second).guesses([], 9)
+    assert guessed(automaton, [], 9) == guessed(automaton_of(second), [], 9)
 
 
 @pytest.mark.parametrize("alphabet", [1, 2, 500])
