@@ -14,6 +14,7 @@ from specrun.llama_settings import TiledKernels
 from specrun.loading.default_settings import keeps_bits
 from specrun.loading.resolving import identity_of
 from specrun.loading.run_options import RunOptions
+from specrun.profiles.codec import converter
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
@@ -80,8 +81,6 @@ def measured(
     The result is kept, because all runs must pad alike, and another measurement may choose another of several
     classes that are about equally fast.
     """
-    from specrun.profiles.codec import converter  # it imports cattrs, which takes a tenth of a second
-
     # The environment may have chosen other kernels, or another threshold, than those of another run.
     identity = identity_of(replace(options, draft=None))
     if tiled_kernels.in_use() != "auto":

@@ -24,6 +24,7 @@ from specrun.llama_settings import FLOAT_CACHE_TYPES, UNDECIDED, LlamaSettings
 from specrun.loading.placing import LoadPlan, plan_load
 from specrun.loading.run_options import Here, RunOptions
 from specrun.processes import child_process
+from specrun.profiles.codec import converter
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.chain import CHAIN
@@ -159,8 +160,6 @@ def _run_apart(options: RunOptions) -> None:
 
     Raises CrashError if that ends it, OutOfMemoryError if passes lack memory, or LlamaError if it cannot be loaded.
     """
-    from specrun.profiles.codec import converter  # it imports cattrs, which takes a tenth of a second
-
     request = converter().unstructure(options)
     debug = logging.getLogger("specrun.llama").isEnabledFor(logging.DEBUG)
     child_process.answer(__name__, request, "the first pass", lambda: None, debug)
@@ -168,7 +167,6 @@ def _run_apart(options: RunOptions) -> None:
 
 def serve(request: str) -> None:
     """In the child: run the pair of the options in `request`, and print an object as JSON, with `error` if it fails."""
-    from specrun.profiles.codec import converter
 
     def run(given: dict[str, Any]) -> dict[str, Any]:
         _run(converter().structure(given, RunOptions))

@@ -1,14 +1,12 @@
-"""Profiles to JSON values and back. Importing this module takes a tenth of a second, because it imports cattrs."""
+"""Profiles to JSON values and back."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from cattrs import Converter
-from cattrs.gen import make_dict_structure_fn
 
 from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
@@ -20,6 +18,9 @@ from specrun.speculation.planning.costs import CostTable, PassTime
 from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.registry import METHODS
 from specrun.speculation.tree import TreeShape
+
+if TYPE_CHECKING:
+    from cattrs import Converter
 
 VERSION = 4
 
@@ -54,6 +55,9 @@ def profile_from_json(value: Any) -> Profile:
 @cache
 def converter() -> Converter:
     """Converts dataclasses of measurements to JSON values and back."""
+    from cattrs import Converter  # importing it takes a tenth of a second
+    from cattrs.gen import make_dict_structure_fn
+
     converter = Converter(detailed_validation=False)
     # Classes come before those that contain them, whose generated functions keep the hooks that they find.
     converter.register_unstructure_hook(float, lambda value: round(value, _DECIMALS))

@@ -13,6 +13,7 @@ from specrun.errors import ProfileError
 from specrun.hardware.fit import Rates
 from specrun.kept_facts import KeptFact
 from specrun.locations import parse_json, write_json
+from specrun.profiles.codec import profile_from_json, profile_to_json
 from specrun.profiles.profile import Origin, Profile
 
 KINDS: Mapping[Origin, str] = {"tuned": "profiles", "learned": "profiles/learned"}  # of facts
@@ -37,8 +38,6 @@ def check_folder() -> None:
 
 def save(profile: Profile) -> Path:
     """Keep a profile, a tuned one in place of what runs have learned, and return its path. Raises ProfileError."""
-    from specrun.profiles.codec import profile_to_json
-
     try:
         path = kept_facts.write(KINDS[profile.origin], profile.identity, profile_to_json(profile))
     except OSError as error:
@@ -62,8 +61,6 @@ def forget(profile: Profile) -> Path:
 
 def export(profile: Profile, path: Path) -> None:
     """Write the profile to a file of the user's. Raises ProfileError."""
-    from specrun.profiles.codec import profile_to_json
-
     try:
         write_json(path.absolute(), profile_to_json(profile))
     except OSError as error:
@@ -72,8 +69,6 @@ def export(profile: Profile, path: Path) -> None:
 
 def load(path: Path) -> Profile:
     """The profile in a file of the user's. Raises ProfileError if it cannot be read or is not a profile."""
-    from specrun.profiles.codec import profile_from_json
-
     try:
         return profile_from_json(parse_json(path.read_bytes()))
     except OSError as error:
@@ -92,16 +87,12 @@ def find(identity: Mapping[str, Any], note: Callable[[str], None], origin: Origi
     kind = KINDS[origin]
     if not kept_facts.path_of(kind, identity).exists():
         return None
-    from specrun.profiles.codec import profile_from_json  # it imports cattrs, which takes a tenth of a second
-
     instead = "`specrun tune` makes a new one" if origin == "tuned" else "it is learned again"
     return kept_facts.recall(kind, identity, profile_from_json, lambda why: note(f"{why}; {instead}"))
 
 
 def saved(with_learned: bool = False) -> Iterator[Profile]:
     """Every tuned profile that can be read, and with `with_learned` what runs have learned too, newest first."""
-    from specrun.profiles.codec import profile_from_json
-
     profiles = []
     kinds = KINDS.values() if with_learned else ["profiles"]
     for kept in itertools.chain.from_iterable(map(kept_facts.every, kinds)):
