@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specrun.serving.http_server import Access
 
 _MOST_CACHE_BYTES = 8 << 30  # llama-server's default
-_MOST_PARALLEL = 16  # answers at a time; chosen by hand
+_MOST_PARALLEL = 16  # answers at a time: of twice as many, each could draft two leaf paths only (`run_options`)
 
 _option = partial(option, rich_help_panel="Server")
 

@@ -13,7 +13,7 @@ from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import ROOT, TokenTree
 
 # Dead cells from which the texts are moved together, if there are more of them than of the texts' own: each row of
-# attention has to skip them. By hand: moving a text costs a copy of its cache.
+# attention has to skip them, and llama.cpp reads cells in blocks of 256. Moving a text costs a copy of its cache.
 _MANY_DEAD = 256
 
 

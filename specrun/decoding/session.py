@@ -170,7 +170,7 @@ class Session:
     def _fitting(self, messages: list[Message]) -> tuple[list[Message], Request, str, int]:
         """The messages that fit the context, their request, their text, and how many turns were dropped."""
         messages = list(messages)
-        # A quarter of the context is kept free for the answer (chosen by hand).
+        # A quarter of the context is kept free for the answer: 1,024 tokens, a page and a half, of the default.
         most = self._ctx_size - max(self._ctx_size // 4, 1)
         n_dropped = 0
         while True:

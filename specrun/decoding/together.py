@@ -11,7 +11,7 @@ from specrun.decoding.generation import Generation, StepOfText
 from specrun.decoding.passes import Passes
 from specrun.errors import ContextFullError, LlamaError
 
-# Tokens of an answer for which there must be room when it begins beside others. Chosen by hand: most answers are
+# Tokens of an answer for which there must be room when it begins beside others: most answers are
 # longer, but few are at their longest at the same time, and an answer that finds no room waits for another to end.
 _FIRST_TOKENS = 256
 _NODES = 16  # room is made for trees of so many nodes

@@ -25,11 +25,14 @@ from specrun.speculation.tree import ROOT, TokenTree
 # llama.cpp reads KV cells in blocks, and changes kernels at 512 cells. The compared tokens lie on both sides of a
 # boundary between two blocks, the third if the context is long enough. That other boundaries need no comparison on the
 # CPU is checked once for each build (`facts.bits.check_boundaries`). A GPU divides attention by the number of cells, so
-# there the passes of several sizes lie in one block, and classes are tried at several boundaries, chosen by hand.
+# there the passes of several sizes lie in one block, and classes are tried at several boundaries: after odd and even
+# numbers of blocks, and multiples of three.
 _BOUNDARY = 3 * BLOCK
 _FURTHER_BOUNDARIES = (5 * BLOCK, 6 * BLOCK, 9 * BLOCK)
 # For targets whose plain pass takes up to so many milliseconds: how many tokens are compared, in passes of which sizes.
-# Chosen by hand. Sizes above the number of tokens n are at least 2 n - 1 (`_twice`).
+# These are some 100, 50 and 20 passes, the first two at most 6 to 8 seconds. Kernels change at small sizes and at
+# multiples of 4, 8, 16 and 32, so all small sizes are among them, and both sides of the multiples. Sizes above the
+# number of tokens n are at least 2 n - 1 (`_twice`).
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 18, 22, 24, 31, 32, 63, 64)
 _FEW_SIZES = (1, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13, 14, 16, 32, 64)
 _MULTIPLES = (1, 2, 4, 8, 16, 32, 64)  # of which all sizes of a class may be

@@ -29,9 +29,9 @@ from specrun.llama.heads.target_states import SavedStates
 
 CHECKPOINT = 1  # the sequence of the checkpoint, where a context has a single text
 # Committed tokens after the checkpoint from which they are decoded in a pass of their own, and the checkpoint moves to
-# their end. Chosen by hand: where a further token costs 2.5 % of a pass, as of streamed weights, 18 would be best.
+# their end. Where a further token costs 2.5 % of a pass, as of streamed weights, 18 would be best.
 MOST_PENDING = 16
-# The prompt state lies so many tokens before the prompt's end. Chosen by hand: chat templates write the beginning of an
+# The prompt state lies so many tokens before the prompt's end: chat templates write the beginning of an
 # answer, and leave its thoughts out of the next prompt, so the two part a few tokens before that end.
 PROMPT_TAIL = 16
 

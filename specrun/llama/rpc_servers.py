@@ -18,7 +18,8 @@ from specrun.errors import LlamaError, UsageError
 from specrun.llama import library
 from specrun.llama.ggml import ggml
 
-_SECONDS = 5.0  # to wait for an answer; chosen by hand, a server answers at once unless another program holds it
+# To wait for an answer, a hundred round trips of a slow network: a server that no other program holds answers at once.
+_SECONDS = 5.0
 _SECONDS_TO_CONNECT = 1.0  # to ask whether a server is still there
 _TRIES, _SECONDS_BETWEEN = 5, 0.1  # of asking
 _HELLO, _CAPABILITIES = 14, 24  # ggml-rpc.cpp: the first command of every connection, and the bytes of its request

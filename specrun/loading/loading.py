@@ -33,8 +33,9 @@ from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.method import OFF, Plan
 
 _SECONDS_OF_A_RATE = 0.2  # less says nothing about the whole
-# Committed tokens that wait where rejected passes are decoded again and weights lie in RAM. Chosen by hand: there a
-# further token costs about a third of a plain pass, elsewhere next to nothing.
+# Committed tokens that wait where rejected passes are decoded again and weights lie in RAM. There a further token costs
+# about a third of a plain pass, so that three or four in front of a pass cost as much as one of their own; elsewhere
+# next to nothing.
 _FEW_WAITING = 4
 
 

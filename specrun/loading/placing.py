@@ -24,10 +24,12 @@ from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_times import MOST_TOKENS, ExpertGrowth
 
 _ALIKE = SPECEXEC.plan(128, 16)
-# Tokens of a pass of a head. It reads prompts in so many at once, and llama.cpp keeps logits of all of them: with
-# 152,000 tokens of a vocabulary, 39 MB. Chosen by hand.
+# Tokens of a pass of a head, as many as the widest draft pass that is planned has. It reads prompts in so many at once,
+# and llama.cpp keeps logits of all of them: with 152,000 tokens of a vocabulary, 39 MB.
 _HEAD_PASS = 64
-_MOST_OF_RAM = 0.04  # share of the free RAM that rows of logits may take; chosen by hand
+# Share of the free RAM that rows of logits may take: as many more weights are read in a pass, and a tree of twice the
+# nodes adds 0.62 tokens (docs/benchmarks/growth.md) to some 7, which is 9 %.
+_MOST_OF_RAM = 0.04
 _ROW_COPIES, _FLOAT_BYTES = 4, 4
 _BLOCK = 32  # numbers that all quantized types of K encode together
 

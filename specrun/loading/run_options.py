@@ -20,14 +20,13 @@ from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_sizes import MOST_PADDED
 from specrun.speculation.tree import MAX_LEAVES
 
-DEFAULT_CTX_SIZE = 4096  # tokens; chosen by hand
-# Nodes of the largest trees of `auto` where weights are near: room for larger ones would take memory for nothing.
-# Chosen by hand.
+DEFAULT_CTX_SIZE = 4096  # tokens: K and V of a 14B, 0.2 MB a token, then take a tenth of its weights in Q4_K_M
+# Nodes of the largest trees of `auto` where weights are near: room for larger ones would take memory for nothing. The
+# best fixed trees there have at most 32 (docs/benchmarks/tune.md).
 NEAR_BUDGET = 64
-_MAX_PENDING = 64  # most committed tokens that a pass decodes again before the tree, or its padding; chosen by hand
-_MAX_SAFE_CTX_SIZE = 2**24  # tokens; chosen by hand, beyond any model's context
-# Most leaf paths of the tree of each further text, and of all of them: each takes a sequence id and a row of logits.
-# Chosen by hand.
+_MAX_SAFE_CTX_SIZE = 2**24  # tokens, beyond any model's context: the longest so far is 10 * 2**20
+# Most leaf paths of the tree of each further text, and of all of them: each takes a sequence id and a row of logits, of
+# which 64 take 39 MB with a vocabulary of 152,000. Trees of usual size in a shared pass have 16 nodes.
 _LEAVES_OF_OTHERS, _LEAVES_OF_ALL_OTHERS = 16, 64
 
 
@@ -109,11 +108,12 @@ class RunOptions:
         n_outputs = max(budget, n_seq_max) + (MOST_PADDED if self.pads else 0)
         # The trees of a pass have no more nodes than it has rows of logits, however many texts there are.
         n_nodes = min(budget * self.parallel, n_outputs)
+        # Beside the tree there is room for padding, or for committed tokens that a pass decodes again.
         return ContextConfig(
-            n_ctx=max(context_length(self.ctx_size, n_ctx_train), self.shared_tokens or 0) + n_nodes + _MAX_PENDING,
+            n_ctx=max(context_length(self.ctx_size, n_ctx_train), self.shared_tokens or 0) + n_nodes + MOST_PADDED,
             n_seq_max=n_seq_max,
             slots=slots,
-            n_batch=max(self.settings.prompt_pass, budget + _MAX_PENDING),
+            n_batch=max(self.settings.prompt_pass, budget + MOST_PADDED),
             n_outputs=n_outputs,
             n_snapshots=states.n_snapshots if states else 0,
         )

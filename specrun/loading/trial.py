@@ -16,7 +16,8 @@ from specrun.long_run import Run
 CLEARLY = 1.03  # times as fast as the best so far: repeated measurements of the same settings differ by about as much
 CLEARLY_AT_ONCE = 1.05  # the same where a candidate is timed once, or for a fraction of a second
 
-PROMPT, ANSWER = 500, 256  # tokens of the prompt and of the answer whose time is compared; chosen by hand
+# Tokens of the prompt and of the answer whose time is compared: a turn of a chat, a page read and half a page written.
+PROMPT, ANSWER = 500, 256
 _WORTH_BEGINNING = 0.5  # share of a usual measurement that must fit before the deadline
 
 Candidate = TypeVar("Candidate")
