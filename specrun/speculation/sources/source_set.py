@@ -120,6 +120,21 @@ def given_noise(chances: Mapping[int, float], noise: SharedNoise, position: int)
     return dict(zip(chances, known.tolist(), strict=True))
 
 
+class _Counted:
+    """A source, and of the guesses of each class of evidence how many were right, of how many."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.right = _PRIOR_WEIGHT * source.prior
+        self.seen = np.full(len(source.prior), _PRIOR_WEIGHT)
+        self.chances: list[float] = source.prior.tolist()  # right / seen, which is read far more often
+
+    def fade(self) -> None:
+        """Counts decay towards the prior, not towards zero."""
+        self.right += (1 - _DECAY) * (_PRIOR_WEIGHT * self.source.prior - self.right)
+        self.seen += (1 - _DECAY) * (_PRIOR_WEIGHT - self.seen)
+
+
 class SourceSet:
     """Sources that draft together: their guesses are pooled to one distribution."""
 
@@ -131,18 +146,13 @@ class SourceSet:
                 "lookahead": NgramPool(),
                 "token-recycling": TokenRecycling(),
             }
-        self._names = list(sources)
-        self._sources = list(sources.values())
-        self._priors = [source.prior for source in self._sources]
-        self._right = [_PRIOR_WEIGHT * prior for prior in self._priors]
-        self._seen = [np.full(len(prior), _PRIOR_WEIGHT) for prior in self._priors]
-        self._chances = [prior.tolist() for prior in self._priors]  # right / seen, which is read far more often
+        self._sources = {name: _Counted(source) for name, source in sources.items()}
+        self._active: list[_Counted] = []
         self._text: list[int] = []
-        self._active: list[int] = []
         self._permitted: Permitted | None = None
         self._noise: SharedNoise | None = None
         # Path -> guesses after it as (token, source, evidence), for the pass that is being drafted.
-        self._asked: dict[tuple[int, ...], list[tuple[int, int, int]]] = {}
+        self._asked: dict[tuple[int, ...], list[tuple[int, _Counted, int]]] = {}
 
     def follow(
         self,
@@ -157,14 +167,14 @@ class SourceSet:
             its logits; None when greedy.
         """
         if list(tokens[: len(self._text)]) != self._text:
-            for source in self._sources:
-                source.reset()
+            for counted in self._sources.values():
+                counted.source.reset()
             self._text = []
         new = tuple(tokens[len(self._text) :])
         self._text = list(tokens)  # before the sources get it, as after Ctrl-C none may get it twice
-        for source in self._sources:
-            source.extend(new)
-        self._active = [i for i, name in enumerate(self._names) if name in names]
+        for counted in self._sources.values():
+            counted.source.extend(new)
+        self._active = [counted for name, counted in self._sources.items() if name in names]
         self._permitted = permitted
         self._noise = noise
         # Keep the guesses that were made during the last pass, after the tokens that were then committed.
@@ -174,17 +184,17 @@ class SourceSet:
     def children(self, path: Sequence[int], count: int) -> list[tuple[int, float]]:
         """At most `count` tokens that could follow the committed text and `path`, each with its chance, best first."""
         asked = [
-            (token, i, evidence)
-            for i in self._active
-            for token, evidence in self._sources[i].guesses(path, count).items()
+            (token, counted, evidence)
+            for counted in self._active
+            for token, evidence in counted.source.guesses(path, count).items()
         ]
         if asked and self._permitted:
             allowed = self._permitted([*self._text, *path], [token for token, _, _ in asked])
             asked = [entry for entry, ok in zip(asked, allowed, strict=True) if ok]
         self._asked[tuple(path)] = asked
-        by_source: dict[int, dict[int, float]] = {}
-        for token, i, evidence in asked:
-            by_source.setdefault(i, {})[token] = self._chances[i][evidence]
+        by_source: dict[_Counted, dict[int, float]] = {}
+        for token, counted, evidence in asked:
+            by_source.setdefault(counted, {})[token] = counted.chances[evidence]
         total = sum(sum(chances.values()) for chances in by_source.values())
         experts = []
         for chances in by_source.values():
@@ -201,8 +211,7 @@ class SourceSet:
     def learn(self, tree: TokenTree, rows: NDArray[np.float32], accepted: Accepted) -> None:
         """Learn from a pass. rows: float32[len(tree), n_vocab], the target's logits after each node."""
         self._count(accepted.tokens)
-        for i in self._active:
-            source = self._sources[i]
+        for source in (counted.source for counted in self._active):
             if isinstance(source, TokenRecycling):
                 on_path = set(accepted.path)
                 nodes = [node for node in range(len(tree)) if node not in on_path][: _ROWS_LEARNED - len(on_path)]
@@ -214,12 +223,11 @@ class SourceSet:
                 source.learn([[*tree.tokens[tree.path_to(node)].tolist(), int(rows[node].argmax())] for node in leaves])
 
     def _count(self, committed: Sequence[int]) -> None:
-        for i, prior in enumerate(self._priors):
-            # Counts decay towards the prior, not towards zero.
-            self._right[i] += (1 - _DECAY) * (_PRIOR_WEIGHT * prior - self._right[i])
-            self._seen[i] += (1 - _DECAY) * (_PRIOR_WEIGHT - self._seen[i])
+        for counted in self._sources.values():
+            counted.fade()
         for depth, token in enumerate(committed):
-            for guess, i, evidence in self._asked.get(tuple(committed[:depth]), ()):
-                self._seen[i][evidence] += 1
-                self._right[i][evidence] += guess == token
-        self._chances = [(right / seen).tolist() for right, seen in zip(self._right, self._seen, strict=True)]
+            for guess, counted, evidence in self._asked.get(tuple(committed[:depth]), ()):
+                counted.seen[evidence] += 1
+                counted.right[evidence] += guess == token
+        for counted in self._sources.values():
+            counted.chances = (counted.right / counted.seen).tolist()
