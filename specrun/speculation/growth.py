@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from specrun.sampling import CandidateRows, Sampler
 from specrun.speculation.drafter import DraftLimits, DraftModel, DraftNode
+from specrun.speculation.planning.calibration import MAX_RANK
 from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import NO_PARENT, ROOT, TokenTree, best_ways
 
-MAX_CHILDREN = 16  # candidates that are asked for at a node; chosen by hand
 GUESSES = 4  # guesses of draft sources after a node; later ones are hardly ever right
 
 
@@ -182,11 +182,11 @@ class ModelCandidates:
         return self.candidates(growth, nodes, self.rows(growth, nodes))
 
     def candidates(self, growth: TreeGrowth, nodes: Sequence[int], rows: NDArray[np.float32]) -> CandidateRows:
-        """The candidates below each of `nodes`, whose logits are `rows`."""
+        """The candidates below each of `nodes`, whose logits are `rows`: as many as acceptance is counted for."""
         sampler, n = self.sampler, len(growth.committed)
         recent = sampler.recent(growth.committed)
         before = [recent + growth.path(node) if sampler.reads_text else recent for node in nodes]
-        return sampler.candidates(rows, [n + growth.depths[node] for node in nodes], before, MAX_CHILDREN)
+        return sampler.candidates(rows, [n + growth.depths[node] for node in nodes], before, MAX_RANK)
 
     def favourite(self, growth: TreeGrowth, node: int) -> int:
         """The token that the sampler would choose below `node`, from one draft pass; NO_TOKEN for none."""

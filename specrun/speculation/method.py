@@ -26,11 +26,13 @@ DRAFT, ACCEPTANCE, PROFILE = "draft model", "acceptance vector", "profile"
 HEADS: dict[HeadKind, str] = {"eagle3": "EAGLE-3 head", "mtp": "MTP head", "dflash": "DFlash head"}
 
 MAX_BUDGET = 2048  # nodes; the most that the papers' tables have
-# Default bounds of a plan; chosen by hand.
-_DEEP = 16  # drafted tokens on a path, for methods that end a tree by themselves
-_DEPTH = 8  # drafted tokens on a path of other trees
-_CHAIN = 4  # drafted tokens of other chains
-_BUDGET = 16  # nodes of a tree
+# Default bounds of a plan.
+_DEEP = 16  # drafted tokens on a path, for methods that end a tree by themselves; llama.cpp's own default
+# Nodes of a tree, and drafted tokens on a path of trees that fill their bounds: with a draft that is mostly right such
+# trees commit 5 tokens a pass at T=0.8 and 8 greedily (docs/benchmarks/methods.md).
+_BUDGET, _DEPTH = 16, 8
+# Drafted tokens of other chains: most tokens a second where each is right with 0.7 and costs a tenth of a plain pass.
+_CHAIN = 4
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_o
 from specrun.speculation.method import Method
 from specrun.speculation.tree import ROOT
 
-_CHANCE = 0.7  # chance that a drafted token is accepted, for scores; chosen by hand, as no decision depends on it
+# Chance that a drafted token is accepted, for scores: as of drafts of usual quality (`calibration`). People see it in
+# drawn trees; no decision depends on it.
+_CHANCE = 0.7
 
 
 @dataclass(frozen=True)

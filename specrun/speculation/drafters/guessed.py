@@ -15,9 +15,10 @@ from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import ROOT
 
 ALL_SOURCES = ("suffix-automaton", "lookahead", "token-recycling")
-# Chosen by hand.
 COPIED_NODES = 32  # most nodes of a tree where pass times are known: about as many as a copied line has tokens
-_LEAST_CHANCE = 0.04  # least chance of a node where pass times are not known
+# Least chance of a node where pass times are not known. A further token takes 0.01 of a plain pass where weights are
+# streamed and 0.3 of it on two cores in RAM (docs/benchmarks/tune.md); this lies between them.
+_LEAST_CHANCE = 0.04
 _LEAST_OFFERED = 0.015  # least chance of a node where pass times decide how many nodes stay
 
 

@@ -98,7 +98,7 @@ def paths_of(tree: TokenTree) -> set[tuple[int, ...]]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_specexec_keeps_the_most_probable_nodes_of_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specrun.speculation.growth.MAX_CHILDREN", N_VOCAB)
+    monkeypatch.setattr("specrun.speculation.growth.MAX_RANK", N_VOCAB)
     draft = TableDraft(seed, spread=3.0)
     tree = SpecExecDrafter(ModelCandidates(draft, Sampler(GREEDY, N_VOCAB))).draft([7], limits(12, 3)).tree
     everything = all_paths(draft, 7, 3)

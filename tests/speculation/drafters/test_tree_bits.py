@@ -13,7 +13,8 @@ from specrun.decoding.engine import Engine
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.drafter import DraftLimits, DraftModel, DraftNode
 from specrun.speculation.drafters.specexec import SPECEXEC, SpecExecDrafter, sharpness_at
-from specrun.speculation.growth import MAX_CHILDREN, ModelCandidates
+from specrun.speculation.growth import ModelCandidates
+from specrun.speculation.planning.calibration import MAX_RANK
 from tests.engines import code_prompts, engine
 
 
@@ -37,7 +38,7 @@ def node_by_node(model: DraftModel, sampler: Sampler, text: Sequence[int], limit
         kept = sorted((node[2] for node in nodes), reverse=True)
         worst = kept[limits.budget - 1] if len(kept) >= limits.budget else -math.inf
         for node, row in zip(level, rows, strict=True):
-            found = sampler.candidates(row[None], [len(text) + depths[node]], [()], MAX_CHILDREN)[0]
+            found = sampler.candidates(row[None], [len(text) + depths[node]], [()], MAX_RANK)[0]
             scores = nodes[node][2] + found.log_shares(sharpness_at(sampler.parameters.temperature))
             for token, score, share in zip(found.tokens.tolist(), scores.tolist(), found.shares.tolist(), strict=True):
                 if score > worst:
