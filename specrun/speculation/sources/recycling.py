@@ -1,6 +1,9 @@
 """Token Recycling (arXiv 2408.08696): for each token, the likeliest next tokens when the target last computed them.
 
 Unlike text matching it has guesses after every token that was in a pass, even if the text never repeats.
+
+Beside the other sources it brings 8 to 22 % more tokens a second without a draft model (streamed; 5 to 11 % at T=0.8),
+and with one nothing that can be told from chance (docs/benchmarks/sources.md).
 """
 
 from __future__ import annotations
