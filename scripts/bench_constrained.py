@@ -18,11 +18,10 @@ from typing import Any
 
 from specrun.catalog import embedded
 from specrun.constraints.json_schema import schema_to_gbnf
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.decoding.tree_shapes import by_profile
 from specrun.loading.model import Model
-from specrun.loading.resolving import identity_of
-from specrun.loading.run_options import RunOptions
+from specrun.loading.run_options import RunOptions, identity_of
 from specrun.profiles import profile_files
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN

@@ -23,9 +23,8 @@ import numpy as np
 
 from specrun.catalog import embedded
 from specrun.decoding.engine import Engine
-from specrun.decoding.generation import Generation
+from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
-from specrun.decoding.request import Request
 from specrun.decoding.tree_shapes import PositionalMeter
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions

@@ -28,12 +28,11 @@ from unittest.mock import patch
 
 import numpy as np
 
-from specrun.decoding.generation import Generation
+from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
-from specrun.decoding.request import Request
 from specrun.decoding.statistics import Statistics
 from specrun.llama_settings import LlamaSettings
-from specrun.loading import kept_states
+from specrun.loading import run_options
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions
 from specrun.sampling import SamplingParameters
@@ -64,8 +63,8 @@ def write(model: Model, plan: Plan, n_tokens: int) -> tuple[Statistics, int]:
 @contextmanager
 def keeping(snapshots: bool) -> Iterator[None]:
     """Inside the block, contexts keep snapshots where llama.cpp has them, or a checkpoint in any case."""
-    bounds = {"_SHARE": 1e9, "_STREAMED_SHARE": 1e9} if snapshots else {"_MOST_ASKED_FOR": 0}
-    with patch.multiple(kept_states, **bounds):
+    bounds = {"_SNAPSHOTS_SHARE": 1e9, "_STREAMED_SNAPSHOTS_SHARE": 1e9} if snapshots else {"_MOST_ASKED_FOR": 0}
+    with patch.multiple(run_options, **bounds):
         yield
 
 

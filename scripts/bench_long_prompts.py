@@ -24,7 +24,7 @@ from typing import Any
 from peer_tools import build
 
 import specrun
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.hardware.cpu import usable_cores
 from specrun.llama import draft as draft_module
 from specrun.loading.model import Model

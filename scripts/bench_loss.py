@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import specrun
 from specrun.bench import bench_prompts
-from specrun.decoding.request import Request, make_request
+from specrun.decoding.generation import Request, make_request
 from specrun.decoding.statistics import Statistics
 from specrun.loading.model import Model
 from specrun.options.sampling_options import SamplingOptions

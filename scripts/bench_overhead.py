@@ -20,9 +20,8 @@ import gguf
 import numpy as np
 
 from specrun.decoding.engine import Engine
-from specrun.decoding.generation import Generation
+from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
-from specrun.decoding.request import Request
 from specrun.llama import DraftContext, LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.draft_tokens import SameTokens

@@ -25,7 +25,7 @@ from other_vocabularies import in_another_order, without_tokens
 import specrun
 from specrun.catalog.gguf_file import GgufFile
 from specrun.decoding import calibration_texts
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.loading.model import Model
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan

@@ -29,7 +29,7 @@ from peer_tools.running import Runner, request
 import specrun
 from specrun.decoding import prompt_folder
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.hardware.cpu import usable_cores
 from specrun.sampling import SamplingParameters
 

@@ -34,7 +34,7 @@ import specrun
 from specrun.chat.loop import ChatLoop, Surroundings
 from specrun.cli.many_prompts import Lines, Printed, write_lines
 from specrun.cli.prompt_input import read_lines
-from specrun.decoding.request import make_request
+from specrun.decoding.generation import make_request
 from specrun.errors import SpecrunError
 from specrun.llama import named_template
 from specrun.loading.model import Model

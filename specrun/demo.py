@@ -18,7 +18,7 @@ from pathlib import Path
 from specrun.catalog import embedded
 from specrun.catalog.entries import Entry
 from specrun.catalog.gguf_file import GgufFile, file_identity
-from specrun.decoding.request import make_request
+from specrun.decoding.generation import make_request
 from specrun.display_text import counted, rate_text, size_text
 from specrun.errors import SpecrunError, disk_errors
 from specrun.hardware.fit import Fit, Fits

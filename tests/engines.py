@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.decoding import step
+from specrun.decoding import passes
 from specrun.decoding.engine import Engine
-from specrun.decoding.generation import Generation, StepOfText
+from specrun.decoding.generation import Generation, Request, StepOfText
 from specrun.decoding.passes import write_alone
 from specrun.decoding.prompt_states import PromptStates
-from specrun.decoding.request import Request
 from specrun.decoding.statistics import Statistics
 from specrun.llama import TargetContext, target
 from specrun.llama.context import Logits
@@ -71,7 +70,7 @@ def change_scores(patch: pytest.MonkeyPatch, change: Change) -> None:
         scores = score(texts, reading, least)
         return [change(one, tree, rows) for (one, tree), rows in zip(texts, scores, strict=True)]
 
-    for module in (target, step):
+    for module in (target, passes):
         patch.setattr(module, "score_together", changed)
 
 

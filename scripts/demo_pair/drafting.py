@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from specrun.decoding.engine import Engine
-from specrun.decoding.generation import Generation
+from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
-from specrun.decoding.request import Request
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions

@@ -10,7 +10,7 @@ from machines.simulated import simulated
 from machines.tables import Machine
 from specrun.bench import bench_prompts
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import make_request
+from specrun.decoding.generation import make_request
 from specrun.loading.many import Listed, write_many
 from specrun.loading.model import Model
 from specrun.options.sampling_options import SamplingOptions

@@ -18,12 +18,12 @@ from machines.tables import MACHINES, Machine
 from specrun import clock
 from specrun.catalog import embedded
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import make_request
+from specrun.decoding.generation import make_request
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.learning import Learner
 from specrun.loading.model import Model
-from specrun.loading.resolving import identity_of, with_profile
-from specrun.loading.run_options import RunOptions
+from specrun.loading.opening import profiled
+from specrun.loading.run_options import RunOptions, identity_of
 from specrun.long_run import Run
 from specrun.options.sampling_options import SamplingOptions
 from specrun.options.speculation_options import SpeculationOptions
@@ -179,7 +179,7 @@ def tune(folder: Path, agreement: int, effort: EffortName) -> tuple[Profile, Cou
 
 def write_tuned(folder: Path, agreement: int, cell: Cell, n_tokens: int = N_TOKENS) -> Completion:
     """The text as `auto` writes it with the profile that `tune` has kept."""
-    with Model(with_profile(options(folder, agreement), SpeculationOptions(), cell.temperature, print)) as model:
+    with Model(profiled(options(folder, agreement), SpeculationOptions(), cell.temperature, print)) as model:
         return write(model, cell, n_tokens=n_tokens)
 
 

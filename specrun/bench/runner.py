@@ -11,9 +11,8 @@ import psutil
 
 from specrun.bench.bench_prompts import BenchPrompt, fitting
 from specrun.bench.rows import AUTO_ROW, OFF_ROW, BenchSettings, Row, RowPlans, rate, summarise
-from specrun.decoding.generation import Generation
+from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
-from specrun.decoding.request import Request
 from specrun.decoding.statistics import Statistics
 from specrun.display_text import counted
 from specrun.loading.model import Model

@@ -21,7 +21,7 @@ from specrun.chat import commands, conversation_file
 from specrun.chat.conversation_file import Keeper, LastConversation
 from specrun.chat.reader import without_echo
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.display_text import counted, one_line, size_text, visible, without_secrets
 from specrun.errors import PromptError, SpecrunError, UsageError
 from specrun.interrupts import Ending, InterruptFlag, held, is_ending

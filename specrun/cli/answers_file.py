@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from specrun.cli.prompt_input import PromptLine
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.errors import SpecrunError, UsageError, words_of
 from specrun.loading.model import Model
 from specrun.locations import json_text, parse_json, read_bytes, whole_file

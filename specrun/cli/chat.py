@@ -21,7 +21,7 @@ from specrun.views import answer_report, output
 
 if TYPE_CHECKING:
     from specrun.chat.conversation_file import LastConversation
-    from specrun.decoding.request import Request
+    from specrun.decoding.generation import Request
     from specrun.loading.model import Model
     from specrun.views.answer_stream import AnswerView
 
@@ -62,7 +62,7 @@ def chat(
     """
     from specrun.chat import conversation_file
     from specrun.cli.opening import target_of
-    from specrun.decoding.request import make_request
+    from specrun.decoding.generation import make_request
 
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
     request = make_request(sampling)

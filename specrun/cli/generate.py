@@ -77,8 +77,8 @@ def generate(
     from specrun.cli import prompt_input
     from specrun.cli.many_prompts import answers_to, write_lines
     from specrun.cli.opening import opened
+    from specrun.decoding.generation import make_request
     from specrun.decoding.prompt_states import FEWEST
-    from specrun.decoding.request import make_request
     from specrun.llama import chat_template
 
     # All input is read before the model is loaded, so that mistakes in it are reported at once.

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from specrun.cli.answers_file import AnswersFile, made_with
 from specrun.cli.prompt_input import PromptLine
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.display_text import counted, duration_text, rate_text
 from specrun.errors import INTERRUPTED_EXIT_CODE, ModelFileError, PromptError, SpecrunError
 from specrun.interrupts import InterruptFlag

@@ -75,8 +75,8 @@ def serve(
         specrun serve --target qwen-14b --host 0.0.0.0 --api-key SECRET
     """
     from specrun.cli.opening import opened, target_of
-    from specrun.decoding.conversations import Conversations
-    from specrun.decoding.request import make_request
+    from specrun.decoding.generation import make_request
+    from specrun.decoding.together import Conversations
     from specrun.hardware.memory import Memory
     from specrun.llama import chat_template
     from specrun.serving.app import make_app

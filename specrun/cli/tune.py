@@ -105,7 +105,7 @@ def _listed(models: ModelOptions) -> Sequence[ModelOptions]:
 def _run_options(pairs: Sequence[ModelOptions], machine: MachineOptions) -> list[tuple[str | None, RunOptions]]:
     """The options of a run of each pair, with the name of its draft as the user gave it."""
     from specrun.cli.pulling import AskingFetcher
-    from specrun.loading.resolving import run_options
+    from specrun.loading.opening import run_options
 
     further = SpeculationOptions(), machine
     return [(pair.draft, run_options(pair, *further, AskingFetcher(pair.pull), output.note)) for pair in pairs]
@@ -181,7 +181,7 @@ def _show(profiles: Sequence[Profile], as_json: bool, as_list: bool) -> None:
 
 def _use_saved(pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileOptions, what: TuneOptions) -> None:
     """Show, delete or export the profiles of the pairs, each given with the name of its draft (None for the usual)."""
-    from specrun.loading.resolving import identity_of
+    from specrun.loading.run_options import identity_of
     from specrun.profiles import profile_files
 
     if len(pairs) > 1 and options.export:

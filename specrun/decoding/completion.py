@@ -6,10 +6,9 @@ import codecs
 from collections.abc import Callable, Iterator, Sequence
 
 from specrun.decoding.engine import Engine
-from specrun.decoding.generation import Generation, StepOfText
+from specrun.decoding.generation import Generation, Request, StepOfText
 from specrun.decoding.passes import write_alone
 from specrun.decoding.prompt_states import LONG, PromptStates
-from specrun.decoding.request import Request
 from specrun.decoding.statistics import FinishReason, Statistics
 from specrun.interrupts import never
 from specrun.llama.grammar import Grammar, TriggeredGrammar

@@ -50,8 +50,7 @@ class Engine:
     target: TargetContext
     draft: AnyDraft | None  # None without a draft model
     ctx_size: int  # most tokens of prompt and completion together. The contexts have further cells for a tree.
-    sources: SourceSet | None = None  # the draft sources, for methods that use them
-    drafts: bool = True  # whether its texts are drafted for; else they are decoded plainly
+    sources: SourceSet | None = None  # the draft sources, for methods that use them; None in slots that never draft
 
     def read_for_draft(self, tokens: Sequence[int]) -> None:
         """Let a head draft anywhere along a text that the target did not write just now: the target reads the text for

@@ -1,4 +1,4 @@
-"""One text that is being written: its prompt, its part in each step, and what came of it."""
+"""A request for text, and the text that is written for it: its prompt, its part in each step, and what came of it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from dataclasses import InitVar, dataclass, field
 from functools import partial
 
 from specrun import clock
+from specrun.constraints import read_grammar, source_of
+from specrun.constraints.rules import Trigger
 from specrun.decoding import prompt_states
 from specrun.decoding.engine import Engine
 from specrun.decoding.prompt_states import PromptStates
-from specrun.decoding.request import Request
 from specrun.decoding.statistics import FinishReason, Statistics, spent
-from specrun.errors import PromptError
+from specrun.errors import PromptError, UsageError
 from specrun.interrupts import never
 from specrun.llama.context import Logits
-from specrun.sampling import NO_TOKEN, Constraint, Sampler
+from specrun.llama.grammar import check_grammar
+from specrun.options.sampling_options import SamplingOptions, sampling_parameters, settled_max_tokens
+from specrun.sampling import NO_TOKEN, Constraint, Sampler, SamplingParameters
 from specrun.sampling.sampler import TokenLogprob, logprob
 from specrun.speculation.accept import accept
 from specrun.speculation.controllers.chooser import PlanChooser
@@ -25,6 +28,36 @@ from specrun.speculation.method import Drafting, Plan
 from specrun.speculation.planning.guide import Guide, PassRecord
 from specrun.speculation.sources.source_set import SourceSet
 from specrun.speculation.tree import TokenTree
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to write: the single value that goes from the command line or the Python API down to the decode loop."""
+
+    prompt: list[int] = field(default_factory=list)  # token ids to continue
+    sampling: SamplingParameters = field(default_factory=SamplingParameters)
+    max_tokens: int | None = None  # most tokens to write; None is no limit
+    stops: tuple[str, ...] = ()  # the answer ends before the first of these texts
+    gbnf: str | None = None  # the grammar that the answer must match; None allows every text
+    trigger: Trigger | None = None  # where in the answer the grammar begins to apply; None is its beginning
+    shown: frozenset[int] = frozenset()  # control tokens that mark parts of an answer, and whose names are in the text
+    ignore_eos: bool = False  # whether end-of-generation tokens count as text and do not end it
+    # How many of the likeliest tokens are reported with each written token, with log-probabilities; None is no report.
+    logprobs: int | None = None
+
+
+def make_request(options: SamplingOptions) -> Request:
+    """The request that the options describe, without a prompt. Raises UsageError for bad values and grammar files."""
+    sampling = sampling_parameters(options, options.temp)
+    stops = (options.stop,) if isinstance(options.stop, str) else tuple(options.stop or ())
+    if "" in stops:
+        raise UsageError("--stop is an empty text, before which every answer ends; leave it out")
+    gbnf = read_grammar(options.grammar, options.json_schema)
+    try:
+        gbnf = check_grammar(gbnf)
+    except UsageError as error:
+        raise UsageError(f"{source_of(options.grammar, options.json_schema)}: {error}") from error
+    return Request([], sampling, settled_max_tokens(options.max_tokens, "--max-tokens"), stops, gbnf)
 
 
 @dataclass(eq=False)
@@ -135,17 +168,20 @@ class Generation:
 
     def done(self, step: StepOfText) -> None:
         """Count the pass in which the step was made."""
-        tokens, is_stop = step.accepted.tokens, self.ends_text(step.accepted.tokens[-1])
-        step.tokens = tokens[:-1] if is_stop else tokens
-        step.logprobs = step.logprobs[: len(step.tokens)]
-        step.finish = "stop" if is_stop else self._finish(len(step.tokens))
-        if step.finish is None and self.interrupted():
+        statistics, most = self.statistics, self.request.max_tokens
+        statistics.count(step, len(step.tokens), step.padding)
+        statistics.measure(self.engine, self._before)
+        if statistics.passes == 1:
+            statistics.first_token_seconds = clock.now() - self._started
+        if len(step.tokens) < step.n_tokens:
+            step.finish = "stop"
+        elif most is not None and statistics.completion_tokens >= most:
+            step.finish = "length"
+        elif len(self.target.tokens) >= self.engine.ctx_size:
+            step.finish = "context"
+        elif self.interrupted():
             step.finish = "interrupted"
         self.is_over = step.finish is not None
-        self.statistics.count(step, len(step.tokens), step.padding)
-        self.statistics.measure(self.engine, self._before)
-        if self.statistics.passes == 1:
-            self.statistics.first_token_seconds = clock.now() - self._started
 
     def ends_text(self, token: int) -> bool:
         """Whether the text ends with this token."""
@@ -167,12 +203,6 @@ class Generation:
         permitted = self.sampler.permitted if self.sampler.constraint else None
         sources.follow(self.target.tokens, names, permitted, self.sampler.noise)
         return sources
-
-    def _finish(self, n_new: int) -> FinishReason | None:
-        max_tokens = self.request.max_tokens
-        if max_tokens is not None and self.statistics.completion_tokens + n_new >= max_tokens:
-            return "length"
-        return "context" if len(self.target.tokens) >= self.engine.ctx_size else None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -216,10 +246,11 @@ class StepOfText(PassRecord):
         accepted = accept(self.drafting.plan.method.rule, self.draft, rows, text.sampler, target.tokens)
         n_exact = target.n_exact(accepted.path, len(target.tokens) - 1)
         accepted = accepted.first(n_exact) if n_exact < len(accepted.path) else accepted
-        ends = (i for i, token in enumerate(accepted.tokens, start=1) if text.ends_text(token))
-        self.accepted = accepted.first(next(ends, len(accepted.tokens)))
+        ends = next((i for i, token in enumerate(accepted.tokens) if text.ends_text(token)), None)
+        self.accepted = accepted if ends is None else accepted.first(ends + 1)
+        self.tokens = self.accepted.tokens[:ends]
         if (n_top := text.request.logprobs) is not None:
-            along = zip(self.accepted.path, self.accepted.tokens, strict=True)
-            self.logprobs = tuple(logprob(rows[node], token, n_top) for node, token in along if token != NO_TOKEN)
+            along = zip(self.accepted.path, self.tokens, strict=False)  # a token that ends the text is in none
+            self.logprobs = tuple(logprob(rows[node], token, n_top) for node, token in along)
         if self.drafting.guesses:
             self.drafting.guesses.learn(self.tree, rows, self.accepted)

@@ -46,15 +46,12 @@ _NO_BITS = ("threads", "threads_batch", "load_mode")  # settings on which no bit
 
 @dataclass(frozen=True)
 class Lookup:
-    """What became of the search for a prompt.
+    """What became of the search for a prompt."""
 
-    n_tokens: those that came from disk. words: for people; none where few tokens are new. parts_at: tokens that the
-    prompt shares with a kept one, to whose end there recurrent layers cannot go back; 0 for none. They are to be kept
-    once they are read, as a beginning.
-    """
-
-    n_tokens: int
-    words: str
+    n_tokens: int  # that came from disk
+    words: str  # for people; none where few tokens are new
+    # Tokens that the prompt shares with a kept one, to whose end there recurrent layers cannot go back; 0 for none.
+    # They are to be kept once they are read, as a beginning.
     parts_at: int = 0
 
 

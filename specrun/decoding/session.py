@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from specrun.decoding.chat_format import ChatFormat
 from specrun.decoding.completion import Completion
+from specrun.decoding.generation import Request
 from specrun.decoding.prompt_states import PromptStates
-from specrun.decoding.prompt_tokens import WrittenTexts
-from specrun.decoding.request import Request
+from specrun.decoding.prompts import ChatFormat, WrittenTexts
 from specrun.errors import PromptError
 from specrun.interrupts import never
 from specrun.llama import LlamaModel

@@ -8,10 +8,9 @@ import numpy as np
 
 from specrun.decoding.calibration_texts import shipped
 from specrun.decoding.engine import Engine
-from specrun.decoding.generation import Generation
+from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
-from specrun.decoding.prompt_tokens import chat_template, single_turn_tokens
-from specrun.decoding.request import Request
+from specrun.decoding.prompts import chat_template, single_turn_tokens
 from specrun.llama.draft_tokens import rows_along
 from specrun.profiles.profile import Profile
 from specrun.sampling import Distribution, Sampler, SamplingParameters

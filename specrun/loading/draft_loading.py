@@ -21,10 +21,9 @@ from specrun.llama.heads.assistant import AssistantDraft
 from specrun.llama.heads.dflash import Block, BlockDraft, SelectorPart, markov_part
 from specrun.llama.heads.head_draft import HeadDraft
 from specrun.llama_settings import LlamaSettings
-from specrun.loading import kept_states
 from specrun.loading.default_settings import attention_of
-from specrun.loading.placing import head_config
-from specrun.loading.run_options import Here, RunOptions
+from specrun.loading.placing import Here, head_config
+from specrun.loading.run_options import KeptStates, RunOptions, states_of_draft
 from specrun.speculation.method import HEADS, Plan
 
 
@@ -57,15 +56,17 @@ def check_heads(settings: LlamaSettings) -> None:
             raise LlamaError(fact.notice(why))
 
 
-def other_tokens(target: LlamaModel, draft: LlamaModel, plans: Sequence[Plan]) -> tuple[SharedTokens | None, list[str]]:
-    """What a draft with another tokenizer shares with the target, and a notice; None for one with the same.
+def other_tokens(
+    target: LlamaModel, draft: LlamaModel, plans: Sequence[Plan], notices: list[str]
+) -> SharedTokens | None:
+    """What a draft with another tokenizer shares with the target, which `notices` get; None for one with the same.
 
     Raises PairError if that is too little for a draft, or if a plan compares what both predict.
     """
     ours, theirs = (read_vocabulary(model.file) for model in (target, draft))
     difference = first_difference(ours, theirs)
     if difference is None:
-        return None, []
+        return None
     if compares := next((plan.method.name for plan in plans if plan.method.rule), None):
         why = f"--method {compares} compares what target and draft predict, which takes the same tokenizer"
         raise PairError(f"{why}, but {difference}; choose a draft of the same family or another --method")
@@ -73,7 +74,8 @@ def other_tokens(target: LlamaModel, draft: LlamaModel, plans: Sequence[Plan]) -
     share = share_of(ours, theirs, calibration_texts.together("calibrate", "validate"))
     if share < LEAST_SHARE:
         raise PairError(f"this draft would not pay: it has {what_is_shared(share)}; choose a draft of the same family")
-    return shared, [f"the draft has {what_is_shared(share)}"]
+    notices.append(f"the draft has {what_is_shared(share)}")
+    return shared
 
 
 def make_drafts(
@@ -83,7 +85,7 @@ def make_drafts(
     targets: Sequence[TargetContext],
     plans: Sequence[Plan],
     settings: LlamaSettings,
-    configured: Callable[[LlamaModel, LlamaSettings, kept_states.KeptStates | None], ContextConfig],
+    configured: Callable[[LlamaModel, LlamaSettings, KeptStates | None], ContextConfig],
     resources: ExitStack,
 ) -> list[AnyDraft]:
     """The draft with its context, which `resources` frees: one for each of the texts that share the target's context.
@@ -104,7 +106,7 @@ def make_drafts(
         for other in targets[1:]:
             other.states = draft.states.of_another_text()
         return [draft]
-    config = configured(model, settings, kept_states.of_draft(model.file))
+    config = configured(model, settings, states_of_draft(model.file))
     context = resources.enter_context(LlamaContext(model, config))
     config = context.config
     # Its texts may have more tokens than the target's, and those of all texts have to fit.

@@ -12,8 +12,7 @@ from specrun.llama.facts.relied_on import BOUNDARIES, why_not
 from specrun.llama.invariance import exact_sizes
 from specrun.llama_settings import TiledKernels
 from specrun.loading.default_settings import keeps_bits
-from specrun.loading.resolving import identity_of
-from specrun.loading.run_options import RunOptions
+from specrun.loading.run_options import RunOptions, identity_of
 from specrun.profiles.codec import converter
 from specrun.profiles.profile import Profile
 from specrun.speculation.method import Plan

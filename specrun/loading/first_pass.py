@@ -13,16 +13,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from specrun import kept_facts
-from specrun.decoding.generation import Generation
+from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
-from specrun.decoding.request import Request
 from specrun.errors import CrashError, LlamaError, OutOfMemoryError
 from specrun.hardware.machine import surroundings
 from specrun.hardware.placement import MAX_STEPS_DOWN
 from specrun.llama import devices
 from specrun.llama_settings import FLOAT_CACHE_TYPES, UNDECIDED, LlamaSettings
-from specrun.loading.placing import LoadPlan, plan_load
-from specrun.loading.run_options import Here, RunOptions
+from specrun.loading.placing import Here, LoadPlan, plan_load
+from specrun.loading.run_options import RunOptions
 from specrun.processes import child_process
 from specrun.profiles.codec import converter
 from specrun.sampling import SamplingParameters

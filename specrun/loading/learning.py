@@ -11,8 +11,7 @@ from specrun import clock
 from specrun.errors import ProfileError
 from specrun.llama_settings import DEFAULT_UBATCH, LlamaSettings
 from specrun.loading.placing import FirstGuesses
-from specrun.loading.resolving import identity_of
-from specrun.loading.run_options import RunOptions
+from specrun.loading.run_options import RunOptions, identity_of
 from specrun.profiles import profile_files
 from specrun.profiles.profile import Acceptance, Profile, TunedPlan
 from specrun.speculation.controllers.arm import ExpectedPlan, untried

@@ -16,27 +16,34 @@ from specrun.display_text import size_text
 from specrun.errors import OutOfMemoryError, UsageError
 from specrun.hardware.placement import MAX_STEPS_DOWN, Placement
 from specrun.llama import AnyDraft, DraftContext, LlamaModel, TargetContext, library
-from specrun.llama.context import ContextConfig
+from specrun.llama.batch import committed_tokens
+from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.facts.relied_on import CELLS, supported, why_not
 from specrun.llama.target import target_slots
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.default_settings import lost_bits, of_draft
 from specrun.loading.draft_loading import checked_head, make_drafts, other_tokens
-from specrun.loading.kept_states import KeptStates
 from specrun.loading.placing import LoadPlan, attention_on_gpus
 from specrun.loading.residency import plan_streaming, target_context
-from specrun.loading.run_options import RunOptions, context_length
-from specrun.loading.warm_up import warm_up
+from specrun.loading.run_options import KeptStates, RunOptions, context_length
 from specrun.locations import file_bytes
 from specrun.long_run import left_text
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.method import OFF, Plan
+from specrun.speculation.planning.costs import CostTable, PassTime
 
 _SECONDS_OF_A_RATE = 0.2  # less says nothing about the whole
 # Committed tokens that wait where rejected passes are decoded again and weights lie in RAM. There a further token costs
 # about a third of a plain pass, so that three or four in front of a pass cost as much as one of their own; elsewhere
 # next to nothing.
 _FEW_WAITING = 4
+# Tokens of the passes of `warm_up`, the most usual first. Kernels that multiply by quantized weights are made for each
+# size up to 8 and for multiples of 8; those of attention for powers of two.
+_WARM_UP_SIZES = (1, 2, 4, 8, 16, 32, 64, 3, 5, 6, 7, 24, 48)
+_WARM_UP_SECONDS = 0.3  # after which the rest is left to the texts
+_TIMES = 3  # a pass that was made twice is replayed as a whole on a GPU from then on, which the third prepares
+_TIMED = (1, 8)  # tokens of the draft passes that are timed
+_TOKEN = 0  # any token of the vocabulary
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class LoadedPair:
     plans: tuple[Plan, ...]  # the plans of the options that can run
     ctx_size: int  # most tokens of prompt and answer together
     placement: Placement | None  # which layers are in VRAM; None without a GPU
-    notices: tuple[str, ...]  # for the user: a sentence for each difference from what the options ask
+    notices: list[str]  # for the user: a sentence for each difference from what the options ask
     resources: ExitStack  # closing it frees contexts and models; what is pushed onto it later is freed before them
 
     @property
@@ -70,9 +77,9 @@ def load_pair(plan: LoadPlan, show: Callable[[str], None]) -> LoadedPair:
     settings, unsupported = supported(plan.options.settings)
     plan, n_steps = replace(plan, options=replace(plan.options, settings=settings)), 0
     while True:
-        resources = ExitStack()
+        resources, notices = ExitStack(), list(unsupported)
         try:
-            pair = _load(plan, resources, show)
+            pair = _load(plan, resources, show, notices)
             break
         except OutOfMemoryError:
             resources.close()
@@ -83,45 +90,43 @@ def load_pair(plan: LoadPlan, show: Callable[[str], None]) -> LoadedPair:
         except BaseException:
             resources.close()
             raise
-    notices = [*unsupported, *pair.notices]
     if n_steps:
         notices.append(
             f"VRAM was too small for the planned layers; it now holds {plan.placement.layers_text} "
             "(set them with --gpu-layers)"
         )
-    return replace(pair, notices=tuple(notices))
+    return pair
 
 
-def _load(plan: LoadPlan, resources: ExitStack, show: Callable[[str], None]) -> LoadedPair:
+def _load(plan: LoadPlan, resources: ExitStack, show: Callable[[str], None], notices: list[str]) -> LoadedPair:
+    """notices: become those of the pair."""
     options, here, placement, states = plan.options, plan.here, plan.placement, plan.states
     head = checked_head(options, here)
     settings, draft_settings = _settings(plan, head)
     streaming = plan_streaming(plan, settings, with_mtp=head is not None and head.is_own)
     settings, draft_settings = streaming.loadable(settings, draft_settings)
     model, draft_model = _models(options, settings, draft_settings, head, resources, show)
-    shared, others = other_tokens(model, draft_model, options.plans) if draft_model and not head else (None, [])
-    plans, notices = _possible(options.plans, model, draft_model, states)
-    notices += [*others, *_differences(options, plans, model, bool(here.gpus))]
+    plans = _possible(options.plans, model, draft_model, states, notices)
+    shared = other_tokens(model, draft_model, options.plans, notices) if draft_model and not head else None
+    ctx_size = context_length(options.ctx_size, model.n_ctx_train)
+    notices += _differences(options, plans, model, ctx_size, bool(here.gpus))
     if not any(plan.method.needs_draft for plan in plans):
         draft_model = None
     if not options.exact and (lost := lost_bits(here.target)):
         notices.append(lost)
-    options, fewer = _at_a_time(plan, settings)
-    notices += fewer
-    n_ctx_train = model.n_ctx_train
+    options = _at_a_time(plan, settings, notices)
 
     def configured(
         options: RunOptions, model: LlamaModel, settings: LlamaSettings, states: KeptStates | None
     ) -> ContextConfig:
-        config = options.context_config(plans, n_ctx_train, states)
+        config = options.context_config(plans, ctx_size, states)
         settings = settings.over(_cache_types(model, settings))
         decided = attention_on_gpus(model.file, settings) if settings.gpu_layers else settings
         return replace(config, settings=decided)
 
     if streaming.reader:
         show(f"reading the weights of {model.name} that stay in memory from {options.target.parent}")
-    context, notice = target_context(model, configured(options, model, settings, states), streaming, resources)
-    notices += [notice] if notice else []
+    context = target_context(model, configured(options, model, settings, states), streaming, resources, notices)
     targets = target_slots(context)
     cells = targets[0].cells
     if cells.most_pending is not None and not (streaming.reader or settings.gpu_layers):
@@ -137,9 +142,8 @@ def _load(plan: LoadPlan, resources: ExitStack, show: Callable[[str], None]) -> 
         drafts = make_drafts(draft_model, head, shared, targets, plans, draft_settings, config, resources)
         if draft_settings.gpu_layers and isinstance(drafts[0], DraftContext):
             warm_up(drafts[0].context)
-    ctx_size = context_length(options.ctx_size, n_ctx_train)
     where = placement if here.gpus else None
-    return LoadedPair(tuple(targets), tuple(drafts), plans, ctx_size, where, tuple(notices), resources)
+    return LoadedPair(tuple(targets), tuple(drafts), plans, ctx_size, where, notices, resources)
 
 
 def _settings(plan: LoadPlan, head: Head | None) -> tuple[LlamaSettings, LlamaSettings]:
@@ -186,7 +190,9 @@ def _models(
     return model, draft_model
 
 
-def _differences(options: RunOptions, plans: Sequence[Plan], model: LlamaModel, has_gpu: bool) -> list[str]:
+def _differences(
+    options: RunOptions, plans: Sequence[Plan], model: LlamaModel, ctx_size: int, has_gpu: bool
+) -> list[str]:
     """Notices about what is otherwise than the options ask, or than the user may expect."""
     notices = []
     if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not has_gpu:
@@ -194,7 +200,6 @@ def _differences(options: RunOptions, plans: Sequence[Plan], model: LlamaModel, 
         notices.append(f"all layers stay on the CPU, because this llama.cpp {why}")
     if model.why_one_order:
         notices.append(f"prompts are read more slowly than they could be, because {model.why_one_order}")
-    ctx_size = context_length(options.ctx_size, model.n_ctx_train)
     if 0 < model.n_ctx_train < ctx_size:
         notices.append(
             f"{model.name} was trained for {model.n_ctx_train} tokens; with --ctx-size {ctx_size}, "
@@ -221,14 +226,14 @@ def _progress(path: Path, show: Callable[[str], None]) -> Callable[[float], None
     return loaded
 
 
-def _at_a_time(plan: LoadPlan, settings: LlamaSettings) -> tuple[RunOptions, list[str]]:
-    """The options with as many texts at a time as are possible, and why these are fewer than were asked.
+def _at_a_time(plan: LoadPlan, settings: LlamaSettings, notices: list[str]) -> RunOptions:
+    """The options with as many texts at a time as are possible. `notices` get why these are fewer than were asked.
 
     settings: those that are decided for the target.
     """
     options, states = plan.options, plan.states
     if options.parallel == 1:
-        return options, []
+        return options
     alone = why_not(CELLS, settings)
     if states and options.pads:
         alone = "passes over recurrent states are padded for one text only"
@@ -239,33 +244,38 @@ def _at_a_time(plan: LoadPlan, settings: LlamaSettings) -> tuple[RunOptions, lis
     elif options.pads and settings.gpu_layers:
         alone = "on a GPU a token's bits depend on the cells in front of it"
     if alone:
-        return options.alone, [CELLS.notice(alone)]
+        notices.append(CELLS.notice(alone))
+        return options.alone
     if states and states.n_texts < options.parallel:
-        return options, [f"{states.n_texts} texts are written at a time; recurrent states of more take too much memory"]
-    return options, []
+        notices.append(f"{states.n_texts} texts are written at a time; recurrent states of more take too much memory")
+    return options
 
 
 def _possible(
-    plans: tuple[Plan, ...], model: LlamaModel, draft: LlamaModel | None, states: KeptStates | None
-) -> tuple[tuple[Plan, ...], list[str]]:
+    plans: tuple[Plan, ...],
+    model: LlamaModel,
+    draft: LlamaModel | None,
+    states: KeptStates | None,
+    notices: list[str],
+) -> tuple[Plan, ...]:
     """The plans as a target that keeps these states can follow them, with draft sources in place of a missing draft
-    model, and notices if the user asked for others.
+    model. `notices` get what is otherwise than the user asked.
     """
-    notices = []
     if model.is_recurrent and any(plan.drafts for plan in plans):
         if states == KeptStates():
             kind = model.file.architecture
-            reason = f"speculation is off: rolling back rejected tokens in models of the kind {kind} is untried"
-            return (OFF.plan(),), [reason]
+            notices.append(f"speculation is off: rolling back rejected tokens in models of the kind {kind} is untried")
+            return (OFF.plan(),)
         if len(plans) == 1 and not plans[0].is_chain and plans[0].method.needs_draft:
             notices.append(f"{model.name} has recurrent layers, so a pass checks one path: the best path of each tree")
         plans = tuple(plan.on_one_path() for plan in plans)
     if draft or not any(plan.method.needs_draft for plan in plans):
-        return plans, notices
+        return plans
     if len(plans) == 1:
-        return (OFF.plan(),), [*notices, "speculation is off, because there is no draft model; give one with --draft"]
+        notices.append("speculation is off, because there is no draft model; give one with --draft")
+        return (OFF.plan(),)
     drafting = [plan for plan in plans if plan.drafts and not plan.method.needs_draft]
-    return (*(drafting or [DRAFTLESS.plan(max(plan.budget for plan in plans))]), OFF.plan()), notices
+    return (*(drafting or [DRAFTLESS.plan(max(plan.budget for plan in plans))]), OFF.plan())
 
 
 def _cache_types(model: LlamaModel, settings: LlamaSettings) -> LlamaSettings:
@@ -282,3 +292,49 @@ def _cache_types(model: LlamaModel, settings: LlamaSettings) -> LlamaSettings:
     if settings.gpu_layers or settings.flash_attn == "off":
         return LlamaSettings()
     return LlamaSettings(type_v="bf16")
+
+
+def warm_up(context: LlamaContext) -> None:
+    """Make passes of usual sizes, for which nobody waits, and leave the cache empty: as far as a fraction of a second
+    suffices.
+
+    Kernels are loaded into a GPU when they are first called, and which ones a pass calls depends on its tokens. On an
+    H200 the first draft passes of their sizes took several times as long as later ones: `auto` took that for what
+    drafting costs, and turned it off.
+    """
+    deadline = clock.now() + _WARM_UP_SECONDS
+    for n in _WARM_UP_SIZES:
+        if n > _most(context):
+            continue
+        for _ in range(_TIMES):
+            _pass_ms(context, n)
+            if clock.now() > deadline:
+                return
+
+
+def timed(context: LlamaContext) -> CostTable:
+    """Milliseconds of a draft's pass over one token and over a few, each the least of some. The cache is empty again.
+
+    What a draft pass takes cannot be guessed from the sizes of the files: such a guess kept `auto` from ever asking a
+    draft that takes a hundredth of a slow target's pass. A program that holds a core for a moment makes one pass many
+    times as slow as it is.
+    """
+    times = []
+    for n in _TIMED:
+        if n <= _most(context):
+            _pass_ms(context, n)  # touches memory and loads kernels
+            times.append(PassTime(n, 0, min(_pass_ms(context, n) for _ in range(_TIMES))))
+    return CostTable(times)
+
+
+def _pass_ms(context: LlamaContext, n: int) -> float:
+    """The milliseconds of a pass over `n` tokens."""
+    started = clock.now()
+    context.decode(committed_tokens([_TOKEN] * n, 0, 1, n))
+    ms = 1e3 * (clock.now() - started)
+    context.remove(0, 0)
+    return ms
+
+
+def _most(context: LlamaContext) -> int:
+    return min(context.config.n_batch, context.config.n_outputs, context.config.n_ctx)

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from specrun.catalog.layer_states import kv_bytes_per_token
 from specrun.decoding.completion import Completion
-from specrun.decoding.conversations import FEWEST, Conversations
 from specrun.decoding.engine import Engine
-from specrun.decoding.request import Request
-from specrun.decoding.together import SlotText, Together
+from specrun.decoding.generation import Request
+from specrun.decoding.together import FEWEST, Conversations, SlotText, Together
 from specrun.errors import PromptError
 from specrun.interrupts import never
 from specrun.llama.batch import common_prefix
-from specrun.loading.kept_states import most_texts
-from specrun.loading.run_options import Here, RunOptions, context_length
+from specrun.loading.placing import Here
+from specrun.loading.run_options import RunOptions, context_length, most_texts
 
 if TYPE_CHECKING:
     from specrun.loading.model import Model
@@ -38,16 +37,12 @@ KeyGiven = TypeVar("KeyGiven", covariant=True)
 
 @dataclass(frozen=True)
 class Crowd:
-    """The texts to come, as far as they are known before the model is loaded.
+    """The texts to come, as far as they are known before the model is loaded."""
 
-    n: how many; None if nobody knows. n_bytes: of a prompt, see `usual_bytes`. max_tokens: of each answer; None for no
-    limit. asked: how many the user wants to be written at a time; None leaves that to specrun.
-    """
-
-    n: int | None
-    n_bytes: int
-    max_tokens: int | None
-    asked: int | None = None
+    n: int | None  # None if nobody knows how many
+    n_bytes: int  # of a prompt, see `usual_bytes`
+    max_tokens: int | None  # of each answer; None for no limit
+    asked: int | None = None  # that the user wants to be written at a time; None leaves that to specrun
 
 
 def usual_bytes(sizes: Sequence[int], otherwise: int) -> int:
@@ -133,7 +128,7 @@ def write_many(
     """
     engines = model.slots.engines[:n]
     conversations = Conversations(engines, most_bytes=0)
-    together: Together[_OneOfMany[Key]] = Together(model.slots, conversations.set_one_aside)
+    together: Together[_OneOfMany[Key]] = Together(model.slots, conversations)
     ahead: tuple[Key, Request] | None = None
     try:
         while not interrupted() and (together.texts or ahead or not source.is_over):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -11,10 +11,9 @@ from weakref import WeakSet
 from specrun.decoding import prompt_states
 from specrun.decoding.completion import Completion
 from specrun.decoding.engine import Engine, Slots
-from specrun.decoding.fitted_template import FittedTemplate
+from specrun.decoding.generation import Request, make_request
 from specrun.decoding.prompt_states import PromptStates
-from specrun.decoding.prompt_tokens import chat_template, single_turn_tokens
-from specrun.decoding.request import Request, make_request
+from specrun.decoding.prompts import FittedTemplate, chat_template, single_turn_tokens
 from specrun.decoding.session import Session
 from specrun.errors import UsageError
 from specrun.hardware.cpu import LoadWatch
@@ -22,10 +21,9 @@ from specrun.hardware.fit import Residency
 from specrun.hardware.placement import Placement
 from specrun.llama import DraftContext, LlamaModel
 from specrun.llama.grammar import Grammars
-from specrun.loading import exact_passes, warm_up
-from specrun.loading.exact_passes import ExactPasses
+from specrun.loading import exact_passes
 from specrun.loading.learning import Learner
-from specrun.loading.loading import load_pair
+from specrun.loading.loading import load_pair, timed
 from specrun.loading.many import Listed, in_order, write_many
 from specrun.loading.placing import LoadPlan, plan_load
 from specrun.loading.run_options import RunOptions
@@ -34,7 +32,7 @@ from specrun.long_run import no_display
 from specrun.options.expand import with_options_of
 from specrun.options.sampling_options import ChatSamplingOptions, SamplingOptions
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
-from specrun.speculation.method import OFF, Plan
+from specrun.speculation.method import OFF
 from specrun.speculation.planning.pass_sizes import PLAIN_ONLY
 from specrun.speculation.sources.source_set import SourceSet
 
@@ -63,7 +61,7 @@ class Model:
         self._plan = plan
         self._pair = load_pair(plan, show)
         self.draft = options.draft if self._pair.drafts else None
-        self.notices = list(self._pair.notices)
+        self.notices = self._pair.notices
         self._grammars = self._pair.resources.enter_context(Grammars(self._pair.model))
         self.prompt_states: PromptStates | None = None
         self._completions: WeakSet[Completion] = WeakSet()
@@ -78,7 +76,12 @@ class Model:
         """Make the engine and the plans; with `exact`, keep to passes that are exact."""
         pair = self._pair
         plans = pair.plans
-        self.exactness = self._exactness(options, plans)
+        if options.profile:
+            self.exactness = exact_passes.of_profile(options.profile)
+        elif options.exact:
+            self.exactness = exact_passes.measured(pair.target, plans, options, pair.placement)
+        else:
+            self.exactness = exact_passes.of_one_cache(pair.target)
         for target in pair.targets:
             target.padding = self.exactness.sizes
         self.slots = self._slots()
@@ -90,7 +93,7 @@ class Model:
         profile = options.profile if pair.drafts or not options.draft else None
         known = profile or (learner.earlier if learner else None)
         draft = pair.drafts[0] if pair.drafts and len(plans) > 1 and known is None else None
-        draft_table = warm_up.timed(draft.context) if isinstance(draft, DraftContext) else None
+        draft_table = timed(draft.context) if isinstance(draft, DraftContext) else None
         guesses = self._plan.guesses
         return RunPlans(self.engine, plans, profile, options.follow, known, guesses, draft_table, learner)
 
@@ -117,17 +120,10 @@ class Model:
         engines = []
         for i, target in enumerate(pair.targets if is_shared else pair.targets[:1]):
             if i and (pair.model.is_recurrent or len(pair.drafts) == 1):
-                engines.append(Engine(target, None, pair.ctx_size, drafts=False))
+                engines.append(Engine(target, None, pair.ctx_size))
                 continue
             engines.append(Engine(target, pair.drafts[i] if pair.drafts else None, pair.ctx_size, SourceSet()))
         return Slots(engines, self._plan.options.shared_tokens if len(engines) > 1 else None)
-
-    def _exactness(self, options: RunOptions, plans: Sequence[Plan]) -> ExactPasses:
-        if options.profile:
-            return exact_passes.of_profile(options.profile)
-        if options.exact:
-            return exact_passes.measured(self._pair.target, plans, options, self.placement)
-        return exact_passes.of_one_cache(self._pair.target)
 
     def follow_load(self, watch: LoadWatch, again: bool) -> None:
         """Let passes have as many threads as other programs leave cores for, unless the user or the profile decided it,
@@ -238,7 +234,7 @@ class Model:
         if learner := self.plans.learner:
             learner.keep_now_and_then(self.plans.kept)
         engine = engine or self.engine
-        if not engine.drafts:
+        if engine.sources is None:
             plans = FixedPlan(OFF.plan())
         plans = plans or self.plans.at(request.sampling.temperature)
         in_use = {one.request.gbnf for one in writing}

@@ -1,28 +1,40 @@
-"""Opens a model: resolves the options, tries a first pass on a GPU that is new to it, and loads."""
+"""Opens a model: finds the files and the profile that options mean, tries a first pass on a GPU that is new to the
+model, and loads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from specrun import kept_facts
+from specrun.catalog import embedded
+from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import drafting_head
-from specrun.catalog.resolve import Fetcher, way_to_draft
+from specrun.catalog.here import ollama_behind
+from specrun.catalog.pairs import check_tokenizer
+from specrun.catalog.resolve import NO_DRAFT, OWN_HEAD, Fetcher, local_pair, way_to_draft
+from specrun.decoding import tree_shapes
+from specrun.decoding.prompts import given_template
+from specrun.errors import UsageError
 from specrun.hardware.cpu import LoadWatch
+from specrun.kept_facts import KeptFact
+from specrun.llama import library, named_template, offload_threshold
 from specrun.loading import first_pass
 from specrun.loading.default_settings import mapped_if_short, with_defaults
 from specrun.loading.learning import Learner
 from specrun.loading.many import Crowd, with_room
 from specrun.loading.model import Model
-from specrun.loading.placing import LoadPlan, plan_load
-from specrun.loading.resolving import run_options, with_profile
-from specrun.loading.run_options import Here, RunOptions
+from specrun.loading.placing import Here, LoadPlan, plan_load
+from specrun.loading.run_options import RunOptions, identity_of, subject_of
 from specrun.long_run import no_display
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import SamplingOptions
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
+from specrun.profiles import profile_files
 from specrun.speculation.method import Plan
 
 LEFT_OUT = (
@@ -64,8 +76,7 @@ def open_model(
 
     Raises the errors of `Model`, MissingModelError and HubError.
     """
-    asked = run_options(models, speculation, machine, fetcher, note)
-    asked = with_profile(asked, speculation, temperature, note)
+    asked = profiled(run_options(models, speculation, machine, fetcher, note), speculation, temperature, note)
     watch = LoadWatch()
     here = Here.of(asked)
     if most_ram is not None:
@@ -140,3 +151,106 @@ def load(target: str | Path | None, draft: str | Path | None, options: Mapping[s
 def _taken(group: type[Group], values: dict[str, Any]) -> Group:
     """The option group made from those `values` that are its fields. They are removed from `values`."""
     return group(**{name: values.pop(name) for name in group.__dataclass_fields__ if name in values})
+
+
+def run_options(
+    models: ModelOptions,
+    speculation: SpeculationOptions,
+    machine: MachineOptions,
+    fetcher: Fetcher,
+    note: Callable[[str], None],
+) -> RunOptions:
+    """What the options ask for, before any profile. `note` is called with a sentence about the draft that was chosen.
+
+    Raises UsageError for impossible options, MissingModelError or HubError for models that cannot be downloaded, and
+    ModelFileError for files that are no models, or have no tokenizer.
+    """
+    if models.target is None and models.draft not in (None, NO_DRAFT, *embedded.DRAFTS):
+        raise UsageError("--draft needs a target to draft for; give it with --target")
+    plans = speculation.plans()
+    settings, draft_settings = machine.target_settings(), machine.draft_settings()
+    drafting = any(plan.drafts and plan.method.needs_draft for plan in plans)
+    draft_name = models.draft or _wanted_head(models.target, plans)
+    target, draft = local_pair(models.target, draft_name, drafting, fetcher, note)
+    for path in filter(None, (target, draft)):
+        check_tokenizer(GgufFile.read(path))
+    return RunOptions(
+        target=target,
+        draft=draft,
+        plans=plans,
+        ctx_size=machine.ctx_size,
+        settings=settings,
+        draft_settings=draft_settings,
+        exact=machine.exact,
+        residency=machine.residency,
+        follow=speculation.is_auto,
+        may_shrink=speculation.is_auto,
+        chat_template=given_template(models.chat_template)
+        if models.chat_template
+        else _template_of_ollama(models.target, target, note),
+    )
+
+
+def _template_of_ollama(name: str | None, target: Path, note: Callable[[str], None]) -> str | None:
+    """The name of llama.cpp's template that does what Ollama's does, for a model of Ollama's whose file has none."""
+    model = ollama_behind(name, target)
+    if not model or not model.template or GgufFile.read(target).chat_template:
+        return None
+    if found := named_template.recognized(model.template):
+        note(f"chat template: llama.cpp's {found}, whose format Ollama's template of {name} has")
+    return found
+
+
+def _wanted_head(target: str | None, plans: Sequence[Plan]) -> str | None:
+    """The name of the head that a method asks for, where it comes with the target."""
+    wanted = next((plan.method.head for plan in plans if plan.method.head), None)
+    if wanted == "mtp":
+        return OWN_HEAD
+    return wanted if embedded.is_meant(target) and wanted in embedded.DRAFTS else None
+
+
+def _offload_min_batch(options: RunOptions) -> int | None:
+    """The threshold of offloading that the profile for these options was measured with; None for llama.cpp's own.
+
+    It has to be known before llama.cpp looks for devices, which are a part of a profile's identity; so everything else
+    is compared. Without a draft, profiles with any draft count.
+    """
+    wanted = {**subject_of(options), **library.identity()}
+    files = [file for file in wanted.pop("files") if file]
+    found: dict[str, int] = {}
+    for kept in kept_facts.every("profiles"):
+        if isinstance(kept, KeptFact) and kept.of["files"][: len(files)] == files and wanted.items() <= kept.of.items():
+            found[kept.value["created"]] = kept.value["settings"].get("offload_min_batch")
+    return found[max(found)] if found else None
+
+
+def profiled(
+    options: RunOptions, speculation: SpeculationOptions, temperature: float, note: Callable[[str], None]
+) -> RunOptions:
+    """The options with the profile of this pair on this machine, if it exists.
+
+    The profile's settings are always used, because the text may depend on them; its plans are used only with `auto`.
+    `note` is called with a notice about an outdated profile. Raises UsageError for a method that needs a profile.
+    """
+    are_saved = profile_files.are_saved()
+    if options.draft is None and not are_saved:
+        return options
+    if are_saved and offload_threshold.is_open():
+        offload_threshold.settle(_offload_min_batch(options))
+    identity = identity_of(options)
+    if options.draft is None:
+        # The newest profile of the target with any draft, so that a text is the same without a draft.
+        profile = profile_files.of_target(identity)
+        return replace(options, profile=profile.without_draft() if profile else None)
+    saved = profile_files.find(identity, note)
+    counts = saved is None and are_saved and (speculation.is_auto or speculation.method)
+    if counts and (why := profile_files.why_outdated(identity)):
+        note(why)
+    if speculation.method:
+        plan = options.plans[0]
+        if saved:
+            plan = tree_shapes.by_profile(plan, saved, temperature, speculation.is_open)
+        elif plan.method.is_adaptive:
+            raise UsageError(f"--method {speculation.method} needs a profile of this pair; run `specrun tune` first")
+        options = replace(options, plans=(plan,))
+    return replace(options, profile=saved)

@@ -1,24 +1,23 @@
-"""Which layers of a pair go into VRAM, by the options and the files' sizes, and what that tells of passes."""
+"""What a load finds here, which layers of a pair go into VRAM by that, and what it tells of passes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import MARKOV_AFTER, Head, drafting_head
 from specrun.errors import UsageError
 from specrun.hardware.fit import expert_share
+from specrun.hardware.machine import Device, offload_devices
+from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import ModelShape, PlacementRequest
 from specrun.hardware.placement import Placement, place
 from specrun.llama import devices, offload_threshold
 from specrun.llama.context import ContextConfig
 from specrun.llama.parameters import gpus_have_flash
 from specrun.llama_settings import FLOAT_CACHE_TYPES, LlamaSettings
-from specrun.loading import kept_states
-from specrun.loading.kept_states import KeptStates
-from specrun.loading.run_options import NEAR_BUDGET, Here, RunOptions
+from specrun.loading.run_options import NEAR_BUDGET, KeptStates, RunOptions, context_length, states_of_draft
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.pass_times import MOST_TOKENS, ExpertGrowth
@@ -35,33 +34,55 @@ _BLOCK = 32  # numbers that all quantized types of K encode together
 
 
 @dataclass(frozen=True)
-class FirstGuesses:
-    """What the places of the weights tell before a pass was made.
-
-    experts: how passes grow with their tokens if the target is a mixture; None for a dense model. copies_from: tokens
-    from which passes copy weights to a GPU; None where none does. largest: nodes of the largest trees that contexts
-    have room for: many where passes wait for weights that are neither in VRAM nor in RAM alone, so that they may pay.
+class Here:
+    """What a load finds. It is read once, before anything is loaded, and passed to whatever asks: so nothing depends on
+    when it is asked, and memory that a load has taken counts for no decision about it.
     """
 
-    experts: ExpertGrowth | None = None
-    copies_from: int | None = None
+    target: GgufFile  # what the header of the target's file says
+    draft: GgufFile | None  # the same of the draft's; None for a draft for which there need be no room
+    gpus: tuple[Device, ...]  # those that llama.cpp divides layers among, RPC servers included, with their free memory
+    ram_bytes: int  # free
+
+    @classmethod
+    def of(cls, options: RunOptions) -> Here:
+        """What there is now. Raises ModelFileError, and the errors of `devices.devices`.
+
+        The backends start, so the threshold of offloading is settled: UsageError if this process has another.
+        """
+        options = options.with_profile
+        offload_threshold.settle(options.settings.offload_min_batch)
+        target = GgufFile.read(options.target)
+        draft = GgufFile.read(options.draft) if options.draft and (options.drafts or options.pads) else None
+        gpus = offload_devices(devices.devices(options.settings.rpc))
+        return cls(target, draft, gpus, Memory.read().available_bytes)
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of RAM and VRAM together that are free."""
+        return self.ram_bytes + sum(gpu.free_bytes for gpu in self.gpus if not gpu.shares_ram)
+
+
+@dataclass(frozen=True)
+class FirstGuesses:
+    """What the places of the weights tell before a pass was made."""
+
+    experts: ExpertGrowth | None = None  # how passes grow with their tokens in a mixture; None for a dense model
+    copies_from: int | None = None  # tokens from which passes copy weights to a GPU; None where none does
+    # Nodes of the largest trees that contexts have room for: many where passes wait for weights that are neither in
+    # VRAM nor in RAM alone, so that they may pay.
     largest: int = NEAR_BUDGET
 
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """A pair that will be loaded, and where its layers will lie: decided once, by what is there then.
+    """A pair that will be loaded, and where its layers will lie: decided once, by what is there then."""
 
-    options: with the profile's settings, and with trees as large as contexts are to have room for. placement: on a
-    machine without a GPU all lies in RAM, or is streamed. states: the recurrent states that the target keeps; None if
-    it has no recurrent layer. guesses: what the places tell, for several plans to choose among.
-    """
-
-    options: RunOptions
+    options: RunOptions  # with the profile's settings, and with trees as large as contexts are to have room for
     here: Here
-    placement: Placement
-    states: KeptStates | None = None
-    guesses: FirstGuesses = FirstGuesses()
+    placement: Placement  # on a machine without a GPU all lies in RAM, or is streamed
+    states: KeptStates | None = None  # the recurrent states that the target keeps; None without a recurrent layer
+    guesses: FirstGuesses = FirstGuesses()  # what the places tell, for several plans to choose among
 
 
 def plan_load(options: RunOptions, here: Here | None = None) -> LoadPlan:
@@ -97,20 +118,10 @@ def plan_load(options: RunOptions, here: Here | None = None) -> LoadPlan:
 
 def _placed(options: RunOptions, here: Here) -> tuple[Placement, KeptStates | None]:
     """Where the layers lie, and the recurrent states that are kept: fewer where the weights are streamed."""
-    # A further plan for which there must be room may be one with a draft that is loaded later.
-    has_draft = options.drafts or (options.largest is not None and options.largest.method.needs_draft)
-    states_of = partial(
-        kept_states.of_target,
-        here.target,
-        options.all_plans(options.plans),
-        options.pads,
-        has_draft=has_draft,
-        n_texts=options.parallel,
-    )
-    states = states_of(is_streamed=False)
+    states = options.recurrent_states(here.target, is_streamed=False)
     placement = place(_request(options, here, states))
     if states and states.n_snapshots and placement.regime == "streamed":
-        states = states_of(is_streamed=True)
+        states = options.recurrent_states(here.target, is_streamed=True)
         placement = place(_request(options, here, states))
     for _ in range(options.steps_down):
         placement = placement.step_down() or placement
@@ -124,7 +135,8 @@ def _placed(options: RunOptions, here: Here) -> tuple[Placement, KeptStates | No
 
 def _request(options: RunOptions, here: Here, states: KeptStates | None) -> PlacementRequest:
     gpus, alike = here.gpus, options.pads and bool(here.gpus)
-    config = options.context_config((*options.plans, *([_ALIKE] if alike else [])), here.target.n_ctx_train, states)
+    ctx_size = context_length(options.ctx_size, here.target.n_ctx_train)
+    config = options.context_config((*options.plans, *([_ALIKE] if alike else [])), ctx_size, states)
     draft = here.draft if options.draft and (options.drafts or alike) else None
     head = drafting_head(here.target, draft) if draft else None
     of_head = _head_bytes(head, draft, config, options.all_plans(options.plans)) if head and draft else 0
@@ -136,7 +148,7 @@ def _request(options: RunOptions, here: Here, states: KeptStates | None) -> Plac
 
     return PlacementRequest(
         target=shape(here.target, options.settings, states),
-        draft=shape(draft, options.draft_settings, kept_states.of_draft(draft)) if draft else None,
+        draft=shape(draft, options.draft_settings, states_of_draft(draft)) if draft else None,
         gpus=gpus,
         ram_bytes=here.ram_bytes,
         n_tokens=config.n_batch,

@@ -18,8 +18,7 @@ from specrun.llama.streaming.address_space import PAGE, CannotStreamError
 from specrun.llama.streaming.cached_experts import CachedExperts
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import LlamaSettings
-from specrun.loading.placing import LoadPlan
-from specrun.loading.run_options import Here
+from specrun.loading.placing import Here, LoadPlan
 
 Reader = StreamedWeights | CachedExperts
 
@@ -80,10 +79,10 @@ def _reader(here: Here, settings: LlamaSettings, with_mtp: bool, room: int) -> C
 
 
 def target_context(
-    model: LlamaModel, config: ContextConfig, streaming: Streaming, resources: ExitStack
-) -> tuple[LlamaContext, str | None]:
-    """The context, which `resources` frees, and a notice if its weights should be streamed and cannot be."""
-    notice = streaming.notice
+    model: LlamaModel, config: ContextConfig, streaming: Streaming, resources: ExitStack, notices: list[str]
+) -> LlamaContext:
+    """The context, which `resources` frees. `notices` get why its weights cannot be streamed if they should be."""
+    notices += [streaming.notice] if streaming.notice else []
     if streaming.reader:
         try:
             with ExitStack() as made:
@@ -92,10 +91,10 @@ def target_context(
                 context = made.enter_context(LlamaContext(model, config, weights))
                 self_check.stream(context, weights)
                 resources.push(made.pop_all())
-                return context, notice
+                return context
         except CannotStreamError as reason:
-            notice = _notice(reason)
-    return resources.enter_context(LlamaContext(model, config)), notice
+            notices.append(_notice(reason))
+    return resources.enter_context(LlamaContext(model, config))
 
 
 def _notice(reason: CannotStreamError) -> str:

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.errors import SpecrunError
 from specrun.reading.deltas import Delta, Reader
 from specrun.sampling.sampler import TokenLogprob

@@ -11,7 +11,7 @@ from pydantic import Field
 from specrun.constraints.json_schema import schema_rules
 from specrun.constraints.readings import check_readings
 from specrun.constraints.rules import Trigger, grammar_text
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.errors import UsageError
 from specrun.reading.calls import (
     CHANNEL,

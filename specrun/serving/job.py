@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.display_text import counted
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.api_error import UNAVAILABLE, ApiError

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 from pydantic import Field, InstanceOf
 
 from specrun import __version__
-from specrun.decoding.chat_format import is_begun
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
+from specrun.decoding.prompts import is_begun
 from specrun.loading.model import Model
 from specrun.reading.deltas import CallDelta, Delta
 from specrun.reading.form import AnswerForm

@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, InstanceOf, ValidationInfo, field_validator
 
-from specrun.decoding.chat_format import ChatFormat
 from specrun.decoding.completion import Completion
-from specrun.decoding.prompt_tokens import WrittenTexts, prompt_tokens
+from specrun.decoding.prompts import ChatFormat, WrittenTexts, prompt_tokens
 from specrun.errors import ModelFileError
 from specrun.llama.chat_template import Message
 from specrun.llama.infill import infill_tokens

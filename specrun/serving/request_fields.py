@@ -30,7 +30,7 @@ from pydantic import (
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.errors import UsageError
 from specrun.locations import decode, encode, given_json
 from specrun.options.sampling_options import NO_LIMIT, RANDOM_SEED, settled_bias, settled_seed

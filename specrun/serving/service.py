@@ -13,7 +13,7 @@ from typing import Any
 from anyio import CapacityLimiter
 
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.decoding.statistics import Statistics
 from specrun.llama.infill import infill_tokens
 from specrun.loading.model import Model

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from specrun.decoding.completion import Completion
-from specrun.decoding.conversations import Conversations
 from specrun.decoding.engine import Engine
 from specrun.decoding.generation import StepOfText
-from specrun.decoding.together import SlotText, Together
+from specrun.decoding.together import Conversations, SlotText, Together
 from specrun.errors import SpecrunError
 from specrun.interrupts import never
 from specrun.sampling.sampler import TokenLogprob
@@ -116,7 +115,7 @@ class Worker:
         self.loaded = service.loaded
         self.totals = service.totals
         self.conversations = conversations
-        self.together: Together[Writing] = Together(self.loaded.model.slots, conversations.set_one_aside)
+        self.together: Together[Writing] = Together(self.loaded.model.slots, conversations)
         self.interrupted: Callable[[], bool] = never
         self._queue = service.queue
         self._report = report

@@ -17,8 +17,8 @@ from specrun.errors import LlamaError
 from specrun.hardware.placement import Placement
 from specrun.llama_settings import DEFAULT_UBATCH, LlamaSettings
 from specrun.loading.model import Model
-from specrun.loading.placing import plan_load
-from specrun.loading.run_options import Here, RunOptions, context_length
+from specrun.loading.placing import Here, plan_load
+from specrun.loading.run_options import RunOptions, context_length
 from specrun.loading.trial import ANSWER, CLEARLY_AT_ONCE, best_of, is_faster, is_time
 from specrun.long_run import Run
 from specrun.speculation.method import OFF

@@ -17,8 +17,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.loading.default_settings import with_defaults
 from specrun.loading.model import Model
 from specrun.loading.placing import LoadPlan, plan_load
-from specrun.loading.resolving import identity_of
-from specrun.loading.run_options import RunOptions
+from specrun.loading.run_options import RunOptions, identity_of
 from specrun.loading.trial import best_of, is_faster
 from specrun.long_run import Run
 from specrun.profiles.profile import Profile

@@ -11,9 +11,8 @@ from typing import TypeAlias
 import numpy as np
 
 from specrun.bench.bench_prompts import BenchPrompt, fitting
-from specrun.decoding.generation import Generation, StepOfText
+from specrun.decoding.generation import Generation, Request, StepOfText
 from specrun.decoding.passes import write_alone
-from specrun.decoding.request import Request
 from specrun.display_text import counted
 from specrun.llama.context import Logits
 from specrun.llama.invariance import tree_along, true_path

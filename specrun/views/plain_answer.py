@@ -21,7 +21,7 @@ from specrun.views.answer_report import Notices, as_json, as_text, status
 
 if TYPE_CHECKING:
     from specrun.decoding.completion import Completion
-    from specrun.decoding.request import Request
+    from specrun.decoding.generation import Request
     from specrun.loading.model import Model
     from specrun.options.sampling_options import Thinking
 

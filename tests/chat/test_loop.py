@@ -18,7 +18,7 @@ from specrun.chat import conversation_file
 from specrun.chat.conversation_file import Keeper, LastConversation
 from specrun.chat.loop import ChatLoop, Surroundings
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.interrupts import Ending
 from specrun.reading.deltas import Delta
 from specrun.sampling import SamplingParameters

@@ -12,8 +12,7 @@ from rich.console import Console
 
 from specrun.cli import doctor
 from specrun.doctor import Finding, examine
-from specrun.loading.resolving import identity_of
-from specrun.loading.run_options import RunOptions
+from specrun.loading.run_options import RunOptions, identity_of
 from specrun.profiles import profile_files
 from specrun.speculation.method import OFF
 from tests.conftest import SpecrunHere

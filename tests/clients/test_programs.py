@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from specrun.catalog import embedded
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.sampling import SamplingParameters
 from specrun.serving.request_fields import Defaults
 from specrun.speculation.method import OFF

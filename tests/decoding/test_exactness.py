@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.decoding.generation import Generation
+from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
-from specrun.decoding.request import Request
 from specrun.llama.context import ALL_SEQUENCES
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from specrun.catalog import embedded
-from specrun.decoding.generation import Generation
+from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
-from specrun.decoding.request import Request
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions

@@ -16,9 +16,8 @@ from specrun.constraints.json_schema import schema_to_gbnf
 from specrun.constraints.rules import Trigger
 from specrun.decoding.completion import Completion
 from specrun.decoding.engine import Engine
-from specrun.decoding.generation import Generation, StepOfText
+from specrun.decoding.generation import Generation, Request, StepOfText
 from specrun.decoding.passes import write_alone
-from specrun.decoding.request import Request
 from specrun.llama.grammar import Grammar, TriggeredGrammar
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan

@@ -9,9 +9,8 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.decoding.engine import Engine
-from specrun.decoding.generation import Generation
+from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
-from specrun.decoding.request import Request
 from specrun.errors import PromptError
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan

@@ -8,7 +8,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions

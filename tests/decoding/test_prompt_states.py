@@ -16,8 +16,8 @@ from specrun import kept_facts
 from specrun.catalog import embedded
 from specrun.decoding import prompt_file, prompt_folder, prompt_states
 from specrun.decoding.engine import Engine, SavedCaches
+from specrun.decoding.generation import Request
 from specrun.decoding.prompt_states import Lookup, PromptStates
-from specrun.decoding.request import Request
 from specrun.errors import ContextFullError
 from specrun.llama.rollback import CachedText
 from specrun.llama_settings import LlamaSettings

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.decoding.session import Session
 from specrun.errors import ModelFileError, PromptError
 from specrun.llama_settings import LlamaSettings

@@ -10,9 +10,8 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.decoding.completion import Completion
-from specrun.decoding.generation import Generation
+from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import Passes
-from specrun.decoding.request import Request
 from specrun.errors import LlamaError
 from specrun.llama.batch import Batch
 from specrun.llama.context import LlamaContext, Logits

@@ -14,8 +14,7 @@ from specrun.errors import OutOfMemoryError
 from specrun.llama import library
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
 from specrun.loading.model import Model
-from specrun.loading.resolving import identity_of
-from specrun.loading.run_options import RunOptions
+from specrun.loading.run_options import RunOptions, identity_of
 from specrun.sampling import SamplingParameters
 from specrun.speculation.method import OFF
 from tests.conftest import Specrun

@@ -15,8 +15,7 @@ import pytest
 from specrun.errors import UsageError
 from specrun.llama import offload_threshold
 from specrun.llama_settings import LlamaSettings
-from specrun.loading.resolving import identity_of
-from specrun.loading.run_options import RunOptions
+from specrun.loading.run_options import RunOptions, identity_of
 from specrun.profiles import profile_files
 from specrun.profiles.codec import profile_from_json
 from specrun.speculation.method import OFF

@@ -8,9 +8,8 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
-from specrun.decoding.generation import Generation
+from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
-from specrun.decoding.request import Request
 from specrun.errors import LlamaError, ModelFileError, PairError
 from specrun.hardware.placement import place
 from specrun.llama import HeadDraft

@@ -1,4 +1,6 @@
-"""Loading a pair: what runs in the end, what is said about it, and that everything is freed."""
+"""Loading a pair: what runs in the end, what is said about it, that everything is freed, and passes that nobody waits
+for: on a GPU before anything is timed (here on the CPU), and those of a draft.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,12 @@ import psutil
 import pytest
 
 from specrun.catalog import embedded
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.errors import PairError, UsageError
+from specrun.llama import DraftContext
 from specrun.llama.facts.relied_on import EXACT_TYPES, why_not
 from specrun.llama_settings import LlamaSettings
+from specrun.loading import loading
 from specrun.loading.model import Model
 from specrun.loading.run_options import DEFAULT_CTX_SIZE, RunOptions
 from specrun.sampling import SamplingParameters
@@ -25,9 +29,11 @@ from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.registry import METHODS
+from tests.engines import code_prompts, engine, first_difference, write
 from tests.models import random_llama
 
-TREE = SPECEXEC.plan(16, 8)
+TREE, LARGE_TREE = SPECEXEC.plan(16, 8), SPECEXEC.plan(64, 8)
+GREEDY = SamplingParameters(temperature=0.0)
 ONE_THREAD = LlamaSettings(threads=1, flash_attn="on")  # without a trial of attention, which loads models, too
 
 
@@ -174,3 +180,42 @@ def test_an_absurd_context_is_refused(ctx_size: int) -> None:
 def test_a_pair_the_wrong_way_round_is_refused() -> None:
     with pytest.raises(PairError, match="swap"):
         Model(RunOptions(embedded.DRAFT, embedded.TARGET, (TREE,)))
+
+
+@pytest.mark.slow
+def test_nothing_stays_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_WARM_UP_SECONDS", 60.0)
+    with engine(embedded.TARGET, embedded.DRAFT, LARGE_TREE) as pair:
+        context, (prompt,) = pair.target.context, code_prompts(pair, 1, 20)
+        assert context.n_passes == 0, "no layer lies on a GPU"
+        before = write(pair, prompt, GREEDY, OFF.plan(), 8)
+        pair.reset()
+        n_passes = context.n_passes
+        loading.warm_up(context)
+        assert context.n_passes - n_passes > len(loading._WARM_UP_SIZES)
+        assert not context.sequence_lengths().any()
+        assert first_difference(write(pair, prompt, GREEDY, OFF.plan(), 8), before) is None
+
+
+def test_they_end_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_WARM_UP_SECONDS", 0.0)
+    with engine(embedded.TARGET, embedded.DRAFT, LARGE_TREE) as pair:
+        loading.warm_up(pair.target.context)
+        assert pair.target.context.n_passes == 1
+
+
+def test_a_drafts_passes_are_timed_while_it_is_loaded() -> None:
+    with engine(embedded.TARGET, embedded.DRAFT, LARGE_TREE) as pair:
+        assert isinstance(pair.draft, DraftContext)
+        found = loading.timed(pair.draft.context)
+        assert found.sizes == (1, 8)
+        assert all(time.ms > 0 for time in found.times)
+        assert not pair.draft.context.sequence_lengths().any()
+
+
+def test_a_moment_in_which_the_core_was_busy_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine(embedded.TARGET, embedded.DRAFT, LARGE_TREE) as pair:
+        assert isinstance(pair.draft, DraftContext)
+        took = iter([9.0, 2.0, 1000.0, 2.5, 9.0, 3.0, 1000.0, 3.5])  # of each size the first pass is not timed
+        monkeypatch.setattr(loading, "_pass_ms", lambda *_: next(took))
+        assert [time.ms for time in loading.timed(pair.draft.context).times] == [2.0, 3.0]

@@ -13,14 +13,15 @@ from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import kv_bytes_per_token
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.decoding.together import SlotText
 from specrun.errors import PromptError, UsageError
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.learning import Learner
 from specrun.loading.many import Crowd, Listed, usual_bytes, with_room, write_many
 from specrun.loading.model import Model
-from specrun.loading.run_options import Here, RunOptions
+from specrun.loading.placing import Here
+from specrun.loading.run_options import RunOptions
 from specrun.options.speculation_options import SpeculationOptions
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN

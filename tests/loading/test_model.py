@@ -12,7 +12,7 @@ import pytest
 
 import specrun
 from specrun.catalog import embedded
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.options.sampling_options import SamplingOptions
 from tests.conftest import SCRIPT_TEXT
 

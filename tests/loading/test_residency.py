@@ -29,8 +29,7 @@ from specrun.loading import loading, residency
 from specrun.loading.model import Model
 from specrun.loading.placing import plan_load
 from specrun.loading.residency import room_in_ram
-from specrun.loading.resolving import identity_of
-from specrun.loading.run_options import RunOptions
+from specrun.loading.run_options import RunOptions, identity_of
 from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC

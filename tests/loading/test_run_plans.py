@@ -14,7 +14,7 @@ import pytest
 import specrun
 from specrun.catalog.resolve import Fetcher
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import make_request
+from specrun.decoding.generation import make_request
 from specrun.hardware.cpu import LoadWatch, OtherLoad
 from specrun.hardware.placement import Regime, place
 from specrun.llama import LlamaModel, parameters

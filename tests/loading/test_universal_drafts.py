@@ -13,9 +13,8 @@ from scripts.other_vocabularies import TOKENS, TYPES, in_another_order, with_voc
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.pairs import SharedTokens, read_vocabulary
-from specrun.decoding.generation import Generation
+from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
-from specrun.decoding.request import Request
 from specrun.errors import PairError
 from specrun.llama.draft_tokens import OtherTokens
 from specrun.llama.grammar import Grammar

@@ -15,7 +15,7 @@ import typer
 from specrun.bench import runner
 from specrun.chat.commands import SETTINGS, ChatSettings
 from specrun.cli.app import app
-from specrun.decoding.request import Request, make_request
+from specrun.decoding.generation import Request, make_request
 from specrun.errors import UsageError
 from specrun.loading.model import Model
 from specrun.options.sampling_options import (

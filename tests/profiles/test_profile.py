@@ -12,10 +12,9 @@ import pytest
 from specrun.catalog import embedded
 from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
-from specrun.loading import resolving
+from specrun.loading import opening
 from specrun.loading.learning import choosers
-from specrun.loading.resolving import identity_of
-from specrun.loading.run_options import RunOptions
+from specrun.loading.run_options import RunOptions, identity_of
 from specrun.profiles import profile_files as storage
 from specrun.profiles.codec import profile_to_json
 from specrun.profiles.profile import Acceptance, Profile, TunedPlan, nearest
@@ -203,9 +202,9 @@ def test_a_folder_that_cannot_be_written_ends_in_one_line(data_dir: Path) -> Non
 def test_the_newest_profile_tells_the_threshold_of_offloading(data_dir: Path) -> None:
     options = RunOptions(embedded.TARGET, None, (OFF.plan(),), ctx_size=512)
     identity = identity_of(options)
-    assert resolving._offload_min_batch(options) is None
+    assert opening._offload_min_batch(options) is None
     storage.save(made(identity=identity))
-    assert resolving._offload_min_batch(options) is None
+    assert opening._offload_min_batch(options) is None
     with_draft = identity | {"files": [identity["files"][0], "a draft"]}
     later = {"settings": LlamaSettings(offload_min_batch=8), "created": "2026-02"}
     storage.save(made(identity=with_draft, **later))
@@ -213,9 +212,9 @@ def test_the_newest_profile_tells_the_threshold_of_offloading(data_dir: Path) ->
     storage.save(made(identity=other, settings=LlamaSettings(offload_min_batch=64), created="2026-03"))
     for i, text in enumerate(("", "[]", '{"settings": 1}', "\xff")):
         (data_dir / "profiles" / f"damaged{i}.json").write_text(text, encoding="latin-1")
-    assert resolving._offload_min_batch(options) == 8
+    assert opening._offload_min_batch(options) == 8
     storage.save(made(identity=identity, settings=LlamaSettings(offload_min_batch=16), created="2026-04"))
-    assert resolving._offload_min_batch(options) == 16
+    assert opening._offload_min_batch(options) == 16
 
 
 def test_forgetting_deletes_it() -> None:

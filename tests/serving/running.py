@@ -13,8 +13,8 @@ from typing import Any
 import httpx2
 
 from specrun.catalog import embedded
-from specrun.decoding.conversations import Conversations
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
+from specrun.decoding.together import Conversations
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions

@@ -14,7 +14,7 @@ import anyio
 import pytest
 from pydantic import Field
 
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.sampling import SamplingParameters
 from specrun.serving.answers import in_thread
 from specrun.serving.api_error import ApiError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specrun.decoding import prompt_folder, prompt_states
-from specrun.decoding.conversations import Conversations
+from specrun.decoding.together import Conversations
 from specrun.speculation.drafters.specexec import SPECEXEC
 from tests.serving.running import Json, Server, content, messages, running
 

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.errors import SpecrunError
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving import job as jobs

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.llama import TargetContext
 from specrun.llama.context import Logits
 from specrun.sampling import SamplingParameters

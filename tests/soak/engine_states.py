@@ -20,9 +20,8 @@ import numpy as np
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from specrun.decoding.engine import Engine
-from specrun.decoding.generation import Generation
+from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
-from specrun.decoding.request import Request
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, Logits
 from specrun.llama_settings import LlamaSettings

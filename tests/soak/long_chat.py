@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 
 from specrun.decoding.completion import Completion
-from specrun.decoding.request import Request
+from specrun.decoding.generation import Request
 from specrun.decoding.session import Session
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext

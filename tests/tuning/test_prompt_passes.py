@@ -16,7 +16,8 @@ from specrun.hardware.machine import Device
 from specrun.hardware.memory import Memory
 from specrun.llama.facts.tiny_model import write_dense
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
-from specrun.loading.run_options import Here, RunOptions
+from specrun.loading.placing import Here
+from specrun.loading.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.speculation.method import OFF
 from specrun.tuning.prompt_passes import ReadPrompt, choose, may_gain, pays, sizes_that_fit

@@ -11,8 +11,7 @@ import pytest
 
 from specrun.cli import main
 from specrun.llama_settings import LlamaSettings
-from specrun.loading.resolving import identity_of
-from specrun.loading.run_options import RunOptions
+from specrun.loading.run_options import RunOptions, identity_of
 from specrun.long_run import Run
 from specrun.speculation.method import OFF
 from specrun.tuning import tune_pair

@@ -23,7 +23,8 @@ from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import LlamaSettings
 from specrun.loading import default_settings, draft_loading
 from specrun.loading.model import Model
-from specrun.loading.run_options import Here, RunOptions
+from specrun.loading.placing import Here
+from specrun.loading.run_options import RunOptions
 from specrun.processes import child_process
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF

@@ -8,9 +8,8 @@ import pytest
 
 from scripts.make_head.text_writer import write_together
 from specrun.catalog import embedded
-from specrun.decoding.generation import Generation
+from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
-from specrun.decoding.request import Request
 from specrun.long_run import Run
 from specrun.sampling import SamplingParameters
 from specrun.speculation.controllers.chooser import FixedPlan
