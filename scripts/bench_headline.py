@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import real_pair
-import widen_gguf
 from peer_tools import tools
+from widening import model as widening
 
 from specrun.bench import bench_prompts
 from specrun.catalog import embedded
@@ -215,7 +215,7 @@ def ensure_models(work: Path, weights: str, pair: str = "embedded") -> tuple[Pat
         (embedded.DRAFT, draft, DRAFT_SHAPE),
     ):
         if not path.exists():
-            widen_gguf.main([str(source), str(path), *shape, "--no-check"])
+            widening.main([str(source), str(path), *shape, "--no-check"])
     return target, draft
 
 

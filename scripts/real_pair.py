@@ -21,7 +21,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-import widen_gguf
+from widening import model as widening
 
 from specrun.locations import cache_dir
 from specrun.making.make import Candidate
@@ -67,7 +67,7 @@ def source() -> Path:
 def write_target(path: Path, kind: str, billions: float) -> None:
     """The widened source, with weights of this type. billions: of its parameters, in WIDER. Raises PairError."""
     shape = [word for name, width in WIDTHS.items() for word in (name, str(width * WIDER[billions]))]
-    if widen_gguf.main([str(source()), str(path), "--layers", "30", *shape, "--type", kind, "--no-check", "--force"]):
+    if widening.main([str(source()), str(path), "--layers", "30", *shape, "--type", kind, "--no-check", "--force"]):
         raise PairError(f"{path} could not be made")
 
 

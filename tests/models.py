@@ -19,8 +19,6 @@ Every function writes `path` and returns it. `Reader` reads such a file.
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import chain
@@ -31,6 +29,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from scripts.widening.any_model import AnyWiderModel
 from specrun.catalog import embedded
 from specrun.llama.quantizer import quantize
 
@@ -534,9 +533,7 @@ def wide_target(folder: Path, kind: str) -> Path:
     """
     path, wide = folder / f"wide-{kind}.gguf", folder / "wide.gguf"
     if not wide.exists():
-        script = Path(__file__).parents[1] / "scripts" / "widen_gguf.py"
-        options = ["--ff", "1024", "--type", "f16", "--no-check"]
-        subprocess.run([sys.executable, script, embedded.TARGET, wide, *options], check=True, capture_output=True)
+        AnyWiderModel(embedded.TARGET, {"ff": 1024}, "f16").write(wide, lambda _: None)
     if not path.exists():
         quantize(str(wide), str(path), _FILE_TYPES[kind], [], 1)
     return path
@@ -546,7 +543,5 @@ def wide_heads(folder: Path, head_dim: int) -> Path:
     """The embedded target with heads of 64 or 128 instead of 32, in `folder`; made only once. Its draft fits it."""
     path = folder / f"heads-of-{head_dim}.gguf"
     if not path.exists():
-        script = Path(__file__).parents[1] / "scripts" / "widen_gguf.py"
-        options = ["--head-dim", str(head_dim), "--no-check"]
-        subprocess.run([sys.executable, script, embedded.TARGET, path, *options], check=True, capture_output=True)
+        AnyWiderModel(embedded.TARGET, {"head_dim": head_dim}, "q8_0").write(path, lambda _: None)
     return path

@@ -14,7 +14,7 @@ from pathlib import Path
 import gguf
 import make_mixture
 import numpy as np
-import widen_gguf
+from widening import model as widening
 
 from specrun.catalog import embedded
 
@@ -136,8 +136,8 @@ class Models:
         if path.exists():
             return
         options = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
-        if widen_gguf.main([str(source), str(path), *options, "--type", kind, "--no-check"]):
-            raise widen_gguf.WideningError(f"{path} could not be made")
+        if widening.main([str(source), str(path), *options, "--type", kind, "--no-check"]):
+            raise widening.WideningError(f"{path} could not be made")
 
     def _random(self, name: str, shape: Shape) -> Path:
         path = self._path(f"{name}-{shape.n_layers}x{shape.width}")

@@ -1,1 +1,1 @@
-"""The parts of `scripts/widen_gguf.py`: sources, sizes, and what the wider model is and computes."""
+"""Models that are made wider and deeper without changing what they compute, and heads for them (docs/widening.md)."""

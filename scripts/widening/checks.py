@@ -12,8 +12,9 @@ import numpy as np
 
 from specrun.errors import UsageError
 from specrun.making.widening import EPSILON, MATRICES, NORMS, TOKENS, UNIT, Shape, Source, read_source
-from widening.any_model import freq_base, group, key_copies
-from widening.experts import EXPERTS, ROUTER, has_experts
+
+from .any_model import freq_base, group, key_copies
+from .experts import EXPERTS, ROUTER, has_experts
 
 
 class WideningError(UsageError):

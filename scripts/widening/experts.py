@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specrun.making.widening import MATRICES, Floats, Source, Tensor, Type, read_blocks
-from widening.any_model import AnyWiderModel
+
+from .any_model import AnyWiderModel
 
 EXPERTS = MATRICES[4:]  # each of them is a matrix of every expert
 ROUTER = "ffn_gate_inp"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from specrun.making.make import FILE_TYPES, SAME, Candidate
 from specrun.making.widening import Shape, Source, WiderModel
-from widening.any_model import TYPES
-from widening.checks import WideningError
+
+from .any_model import TYPES
+from .checks import WideningError
 
 MIXTURES = tuple(name for name in FILE_TYPES if name not in ("q8_0", SAME))
 _SUPERBLOCK = 256  # weights of a row that K-quants encode together

@@ -120,8 +120,8 @@ class WiderModel:
     `scripts/widening/any_model.py` allows other groups and wider heads.
 
     path: the source, a llama-architecture GGUF file.
-    sizes: the sizes that change, by the names of the fields of `Shape`. `scripts/widen_gguf.py` checks whether they can
-        be; nothing here does.
+    sizes: the sizes that change, by the names of the fields of `Shape`. `scripts/widening/model.py` checks whether they
+        can be; nothing here does.
     kind: the type of the matrices, a name of `Type` in small letters.
     seed: of the weights that have no effect.
     """

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.long
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 TOKENS = np.array([[(i * 37 + 11) % 2000 for i in range(40)], [(i * 53 + 7) % 2000 for i in range(40)]], np.int32)
+OTHERS = {"make_mixture": "make_mixture", "widening": "widening.model"}
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="what routers choose is read on Linux only")
 
 
@@ -32,7 +33,7 @@ def scripts() -> Iterator[Any]:
     sys.path.insert(0, str(SCRIPTS))
     names = ("caching", "dense", "experts", "mixture", "texts", "tracing")
     modules = {name: importlib.import_module(f"moefication.{name}") for name in names}
-    others = {name: importlib.import_module(name) for name in ("make_mixture", "widen_gguf")}
+    others = {name: importlib.import_module(path) for name, path in OTHERS.items()}
     yield SimpleNamespace(**modules, **others)
     sys.path.remove(str(SCRIPTS))
 
@@ -60,15 +61,15 @@ def test_a_widened_mixture_computes_what_the_narrow_one_does(
     scripts: Any, half: Path, tmp_path: Path, sizes: list[str]
 ) -> None:
     wide = tmp_path / "wide.gguf"
-    assert scripts.widen_gguf.main([str(half), str(wide), *sizes, "--no-check"]) == 0
-    report = scripts.widen_gguf.check.compare(half, wide, 1)
+    assert scripts.widening.main([str(half), str(wide), *sizes, "--no-check"]) == 0
+    report = scripts.widening.check.compare(half, wide, 1)
     assert report.failure(0.1) is None
     shape = GgufFile.read(half).n_experts, GgufFile.read(half).n_experts_used
     assert (GgufFile.read(wide).n_experts, GgufFile.read(wide).n_experts_used) == shape
 
 
 def test_layers_are_not_added_to_a_mixture(scripts: Any, half: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert scripts.widen_gguf.main([str(half), str(half.with_name("deep.gguf")), "--layers", "99"]) == 2
+    assert scripts.widening.main([str(half), str(half.with_name("deep.gguf")), "--layers", "99"]) == 2
     assert "leave out --layers" in capsys.readouterr().err
 
 
@@ -90,7 +91,7 @@ def test_the_dense_model_in_numpy_is_that_of_llama_cpp(scripts: Any, tmp_path: P
 def test_with_all_experts_used_it_computes_what_the_dense_model_does(scripts: Any, tmp_path: Path) -> None:
     dense = random_llama(tmp_path / "dense.gguf")
     path = mixture_of(scripts, dense, tmp_path / "all.gguf", 4, 4)
-    report = importlib.import_module("widening.compare").compare(dense, path, 1)
+    report = scripts.widening.check.compare(dense, path, 1)
     assert report.failure(tolerance=0.2) is None, report.lines()
 
 

@@ -16,15 +16,15 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from widening import compare as check
-from widening import mix_of_types
-from widening.any_model import TYPES, AnyWiderModel
-from widening.checks import WideningError, checked
-from widening.experts import ROUTER, WiderMixture, has_experts
-
 from specrun.errors import SpecrunError
 from specrun.hardware.cpu import usable_cores
 from specrun.making.widening import WiderModel
+
+from . import compare as check
+from . import mix_of_types
+from .any_model import TYPES, AnyWiderModel
+from .checks import WideningError, checked
+from .experts import ROUTER, WiderMixture, has_experts
 
 USAGE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
@@ -78,7 +78,7 @@ def widen(options: argparse.Namespace) -> int:
     kept = not is_mixture and keeps_weights(model)
     is_close = kept and is_power_of_two(model.query_factor)
     if warning := closeness(model, options.type, kept):
-        print(f"widen_gguf.py: note: {warning}", file=sys.stderr)
+        print(f"widening.model: note: {warning}", file=sys.stderr)
     progress = Progress(model.n_bytes)
     if is_mixture:
         mix_of_types.write(model, options.type, options.destination, lambda n_bytes: progress.add(n_bytes))
@@ -145,7 +145,7 @@ class Parser(argparse.ArgumentParser):
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """The options."""
-    parser = Parser(prog="widen_gguf.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="widening.model", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="a llama-architecture GGUF file, or one with experts like Mixtral's")
     parser.add_argument("destination", type=Path, help="the file to write")
     parser.add_argument("--embd", type=int, metavar="N", help="width, a multiple of 32")
@@ -178,11 +178,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return widen(options)
     except SpecrunError as error:
-        print(f"widen_gguf.py: {error}", file=sys.stderr)
+        print(f"widening.model: {error}", file=sys.stderr)
     except OSError as error:
-        print(f"widen_gguf.py: {options.destination} cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"widening.model: {options.destination} cannot be written: {error.strerror}", file=sys.stderr)
     except KeyboardInterrupt:
-        print("widen_gguf.py: interrupted, nothing written", file=sys.stderr)
+        print("widening.model: interrupted, nothing written", file=sys.stderr)
         return INTERRUPTED_EXIT_CODE
     return USAGE_EXIT_CODE
 

@@ -1,4 +1,4 @@
-"""Make an EAGLE-3 head of a small target fit a wider model that `widen_gguf.py` made of this target.
+"""Make an EAGLE-3 head of a small target fit a wider model that `widening.model` made of this target.
 
 The wider model's hidden state begins with the small one's, so the head's `fc` gets columns of zeros for the rest, and
 everything else stays: the head drafts the same tokens at the same cost. Where the wider model has more tokens, they are
@@ -24,7 +24,9 @@ _EMBEDDING, _OUTPUT, _FUSION, _TOKENS = "token_embd.weight", "output.weight", "f
 
 def main() -> int:
     """Read the three paths, write the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="widening.head", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("head", type=Path, help="an EAGLE-3 head")
     parser.add_argument("source", type=Path, help="the target that it was trained for")
     parser.add_argument("wide", type=Path, help="the wider model made of that target")
@@ -33,7 +35,7 @@ def main() -> int:
     try:
         widen(options.head, options.source, options.wide, options.destination)
     except SpecrunError as error:
-        print(f"widen_head.py: {error}", file=sys.stderr)
+        print(f"widening.head: {error}", file=sys.stderr)
         return error.exit_code
     return 0
 
@@ -45,7 +47,7 @@ def widen(head: Path, source: Path, wide: Path, destination: Path) -> None:
     if found is None or found.kind != "eagle3" or found.target_width != width:
         raise UsageError(f"{head} is no EAGLE-3 head of a target like {source}; choose another")
     if wide_width < width:
-        raise UsageError(f"{wide} is narrower than {source}; choose one that widen_gguf.py made of it")
+        raise UsageError(f"{wide} is narrower than {source}; choose one that widening.model made of it")
     values, lent = _tensors(head), _tensors(source)
     values.setdefault(_EMBEDDING, lent[_EMBEDDING])
     values.setdefault(_OUTPUT, lent.get(_OUTPUT, lent[_EMBEDDING]))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from scripts.demo_pair import drafting
+from scripts.widening.head import widen
 from specrun.catalog import embedded
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import UsageError
@@ -17,26 +15,17 @@ from specrun.making.widening import WiderModel
 from tests.eagle_heads import agreeing_pair, random_eagle3
 from tests.scripts.make_head.orders import random_head
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 PROMPTS = [list(range(40, 60)), list(range(900, 920))]
 ADDED = 32  # tokens that only the wider model has
 
 
-@pytest.fixture(scope="module")
-def scripts() -> Iterator[tuple[ModuleType, ModuleType]]:
-    sys.path.insert(0, str(SCRIPTS))
-    yield importlib.import_module("widen_head"), importlib.import_module("demo_pair.drafting")
-    sys.path.remove(str(SCRIPTS))
-
-
 @pytest.mark.long
-def test_it_is_right_as_often_at_every_level(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
-    script, drafting = scripts
+def test_it_is_right_as_often_at_every_level(tmp_path: Path) -> None:
     target, head = agreeing_pair(tmp_path)
     n_vocab = GgufFile.read(target).n_vocab
     wide, wide_head = tmp_path / "wide.gguf", tmp_path / "wide-head.gguf"
     WiderModel(target, {"embd": 256, "layers": 6, "vocab": n_vocab + ADDED}, "q8_0").write(wide, lambda _: None)
-    script.widen(head, target, wide, wide_head)
+    widen(head, target, wide, wide_head)
     shares = []
     for pair in ((target, head), (wide, wide_head)):
         with drafting.opened(*pair, 1) as engine:
@@ -48,11 +37,10 @@ def test_it_is_right_as_often_at_every_level(scripts: tuple[ModuleType, ModuleTy
 
 
 @pytest.mark.long
-def test_a_head_that_was_made_here_fits_the_wider_model(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
-    script, drafting = scripts
+def test_a_head_that_was_made_here_fits_the_wider_model(tmp_path: Path) -> None:
     head, wide, wide_head = random_head(tmp_path / "head.gguf"), tmp_path / "wide.gguf", tmp_path / "wide-head.gguf"
     WiderModel(embedded.TARGET, {"embd": 512, "layers": 10}, "q8_0").write(wide, lambda _: None)
-    script.widen(head, embedded.TARGET, wide, wide_head)
+    widen(head, embedded.TARGET, wide, wide_head)
     drafted = []
     for pair in ((embedded.TARGET, head), (wide, wide_head)):
         with drafting.opened(*pair, 1) as engine:
@@ -62,11 +50,10 @@ def test_a_head_that_was_made_here_fits_the_wider_model(scripts: tuple[ModuleTyp
 
 
 @pytest.mark.long
-def test_a_head_of_another_target_is_refused(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
-    script, _ = scripts
+def test_a_head_of_another_target_is_refused(tmp_path: Path) -> None:
     target, _ = agreeing_pair(tmp_path)
     with pytest.raises(UsageError, match="is no EAGLE-3 head of a target like"):
-        script.widen(random_eagle3(tmp_path / "other.gguf"), target, target, tmp_path / "out.gguf")
+        widen(random_eagle3(tmp_path / "other.gguf"), target, target, tmp_path / "out.gguf")
     with pytest.raises(UsageError, match="is narrower than"):
-        script.widen(tmp_path / "other.gguf", embedded.TARGET, target, tmp_path / "out.gguf")
+        widen(tmp_path / "other.gguf", embedded.TARGET, target, tmp_path / "out.gguf")
     assert not (tmp_path / "out.gguf").exists()
