@@ -36,7 +36,7 @@ from specrun.cli.many_prompts import Lines, Printed, write_lines
 from specrun.cli.prompt_input import read_lines
 from specrun.decoding.generation import make_request
 from specrun.errors import SpecrunError
-from specrun.llama import named_template
+from specrun.llama.chat_template import template_names
 from specrun.loading.model import Model
 from specrun.options.sampling_options import ChatSamplingOptions
 from specrun.speculation.method import OFF
@@ -167,7 +167,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     files = sorted(arguments.templates.glob("*.jinja")) if arguments.templates else []
-    templates = {"no template": None} | {name: name for name in named_template.names()}
+    templates = {"no template": None} | {name: name for name in template_names()}
     templates |= {file.name: file.read_text(encoding="utf-8") for file in files}
     rng, seen, started, n_bad = random.Random(arguments.seed), Seen(), time.perf_counter(), 0
     with tempfile.TemporaryDirectory() as temporary:

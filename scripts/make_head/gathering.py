@@ -12,7 +12,7 @@ import numpy as np
 
 from specrun.errors import PromptError
 from specrun.llama.batch import committed_tokens
-from specrun.llama.heads import bindings
+from specrun.llama.heads import hidden_states
 from specrun.loading.draft_loading import check_heads
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions
@@ -70,7 +70,7 @@ class Gatherer:
             for notice in self._model.notices:
                 run.note(notice)
             self._target = self._model.engine.target
-            bindings.keep_layer_inputs(self._target.context.handle, shape.target_layers)
+            hidden_states.keep_layer_inputs(self._target.context.handle, shape.target_layers)
             run.show("tokenizing prompts")
             tokenized = [self._model.prompt_tokens(prompt, raw) for prompt in prompts]
             longest = max(min(_LONGEST_PROMPT, self._model.engine.ctx_size - _WRITTEN), 1)
@@ -154,7 +154,7 @@ class Gatherer:
                 run.show("reading states")
                 part = tokens[start : start + size]
                 logits.append(context.decode(committed_tokens(part, start, 1, len(part))).copy())
-                rows = [bindings.layer_inputs(context.handle, k, len(part), self._shape.width) for k in layers]
+                rows = [hidden_states.layer_inputs(context.handle, k, len(part), self._shape.width) for k in layers]
                 states.append(np.hstack(rows))
         finally:
             self._target.reset()

@@ -30,7 +30,7 @@ from specrun.decoding.engine import SavedCaches
 from specrun.hardware.memory import Memory
 from specrun.llama.context import file_parts
 from specrun.llama.draft import SavedDraft
-from specrun.llama.heads.target_states import SavedStates
+from specrun.llama.heads.hidden_states import SavedStates
 from specrun.llama.rollback import CachedText, PromptState, SavedText
 from specrun.locations import parse_json
 

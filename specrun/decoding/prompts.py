@@ -16,9 +16,8 @@ from typing import Any
 
 from specrun.decoding.prompt_states import PromptStates
 from specrun.errors import ModelFileError, UsageError
-from specrun.llama import LlamaModel, named_template
-from specrun.llama.chat_template import ADVICE, ChatTemplate, Message
-from specrun.llama.named_template import NamedTemplate
+from specrun.llama import LlamaModel
+from specrun.llama.chat_template import ADVICE, CHATML, ChatTemplate, Message, NamedTemplate, template_names
 from specrun.locations import decode, read_bytes
 from specrun.reading.calls import CHANNEL, MESSAGE, MESSAGE_END, START
 from specrun.reading.deltas import THINKING, THINKING_END
@@ -106,7 +105,7 @@ def given_template(choice: str) -> str:
 
     Raises UsageError for what is neither, and for a file that cannot be read.
     """
-    names = named_template.names()
+    names = template_names()
     if choice in names:
         return choice
     if not Path(choice).exists():
@@ -122,7 +121,7 @@ def chat_template(model: LlamaModel) -> FittedTemplate | None:
     source = model.chat_template
     if not source:
         return None
-    if source in named_template.names():
+    if source in template_names():
         return FittedTemplate(NamedTemplate(source))
     return FittedTemplate(ChatTemplate(source, model.special_token_text("bos"), model.special_token_text("eos")))
 
@@ -142,7 +141,7 @@ class ChatFormat:
 
     def __init__(self, model: LlamaModel) -> None:
         self._model = model
-        self._template = chat_template(model) or FittedTemplate(NamedTemplate(named_template.CHATML))
+        self._template = chat_template(model) or FittedTemplate(NamedTemplate(CHATML))
         self.form = answer_form(self._template.source)
 
     def prompt(

@@ -4,10 +4,7 @@ Importing it loads llama.cpp's shared library (about a third of a second), so th
 when a model is needed.
 """
 
-from specrun.llama import shared_library
-
-shared_library.load()  # before the modules that need it
-
+from specrun.llama import shared_library  # noqa: F401, loads it before the modules that need it
 from specrun.llama.draft import AnyDraft, DraftContext
 from specrun.llama.heads.assistant import AssistantDraft
 from specrun.llama.heads.dflash import BlockDraft

@@ -1,8 +1,11 @@
-"""The Jinja chat template of a GGUF file, rendered in a process of its own (specrun.processes.template_sandbox)."""
+"""Chat templates: the Jinja template of a GGUF file, and llama.cpp's own, which have names, such as chatml and llama3.
+
+Jinja is rendered in a process of its own (specrun.processes.template_sandbox).
+"""
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import json
 import os
 import queue
@@ -12,10 +15,14 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypedDict
 
+import llama_cpp
+
 from specrun.display_text import one_line
-from specrun.errors import ModelFileError, SpecrunError
+from specrun.errors import ModelFileError, PromptError, SpecrunError
+from specrun.locations import encode
 from specrun.processes.child_process import OWN_GROUP
 
 ADVICE = "name another with --chat-template, or do without it in `specrun generate --raw`"
@@ -29,6 +36,9 @@ _ENVIRONMENT = ("TZ", "LD_LIBRARY_PATH", "SYSTEMROOT")
 _MOST_SECONDS = 20.0  # until an answer, on a machine that is busy with other things
 _MOST_BYTES = 2**28  # of an answer
 _LONGEST_REASON = 300  # characters
+_FIRST_PRIVATE = 0xE000  # of the characters that Unicode leaves to everybody
+
+CHATML = "chatml"  # what a model without a template of its own gets, as in llama-server
 
 
 class _Turn(TypedDict):
@@ -69,11 +79,10 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Message],
-        add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text of a conversation; with `add_generation_prompt`, up to where the assistant's answer begins.
+        """The text of a conversation, up to where the assistant's answer begins.
 
         tools: what the assistant may call, in OpenAI's shape. variables: further variables for the template, such as
         `enable_thinking`; they cannot replace those that are given here.
@@ -81,7 +90,7 @@ class ChatTemplate:
         Raises ModelFileError if the template fails or refuses the messages.
         """
         process = self._process or self._start()
-        given = {"messages": list(messages), "add_generation_prompt": add_generation_prompt, **self._specials}
+        given = {"messages": list(messages), "add_generation_prompt": True, **self._specials}
         if tools:
             given["tools"] = list(tools)
         return self._asked(process, {**(variables or {}), **given}, "failed")
@@ -166,5 +175,70 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()  # first, because a thread may be reading what it writes
     process.wait()
     for pipe in filter(None, (process.stdin, process.stdout)):
-        with contextlib.suppress(BrokenPipeError):
+        with suppress(BrokenPipeError):
             pipe.close()
+
+
+class NamedTemplate:
+    """Renders messages as `ChatTemplate` does, in a format that llama.cpp has in its code. It shows no tools.
+
+    source: empty, as there is no Jinja text that could tell how a model calls tools or marks its reasoning.
+    """
+
+    source = ""
+
+    def __init__(self, name: str) -> None:
+        """name: one of `template_names()`."""
+        self._name = name.encode()
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),  # noqa: ARG002
+        variables: Mapping[str, Any] | None = None,  # noqa: ARG002
+    ) -> str:
+        """As `ChatTemplate.render`. Raises ModelFileError if llama.cpp refuses the messages, PromptError for messages
+        that are not UTF-8.
+        """
+        # llama.cpp takes C strings, which end at a NUL; a character that no message has stands for it meanwhile.
+        written = "".join(message["content"] for message in messages)
+        nul = next(char for char in map(chr, range(_FIRST_PRIVATE, sys.maxunicode)) if char not in written)
+        turns = [
+            llama_cpp.llama_chat_message(
+                message["role"].encode(), encode(message["content"].replace("\0", nul), "the message", PromptError)
+            )
+            for message in messages
+        ]
+        given = self._name, (llama_cpp.llama_chat_message * len(turns))(*turns), len(turns), True
+        n = llama_cpp.llama_chat_apply_template(*given, None, 0)
+        if n < 0:
+            raise ModelFileError(
+                f"llama.cpp's chat template {self._name.decode()} does not take these messages; {ADVICE}"
+            )
+        buffer = ctypes.create_string_buffer(n)
+        llama_cpp.llama_chat_apply_template(*given, buffer, n)
+        return buffer.raw.decode().replace(nul, "\0")
+
+
+def template_names() -> list[str]:
+    """The names of llama.cpp's own templates, in its order."""
+    n = llama_cpp.llama_chat_builtin_templates(None, 0)
+    found = (ctypes.c_char_p * n)()
+    llama_cpp.llama_chat_builtin_templates(found, n)
+    return [name.decode() for name in found if name]
+
+
+def recognized(template: str) -> str | None:
+    """The name of llama.cpp's template for the format of `template`, in whatever language that is; None if it has none.
+
+    llama.cpp tells formats apart by the marks around messages, which stand in a template literally.
+    """
+    turns: list[Message] = [{"role": role, "content": role} for role in ("system", "user", "assistant", "user")]
+
+    def rendered(template: str) -> str | None:
+        with suppress(ModelFileError):
+            return NamedTemplate(template).render(turns)
+        return None
+
+    text = rendered(template)
+    return next((name for name in template_names() if rendered(name) == text), None) if text else None

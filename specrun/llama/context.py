@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from specrun import clock, interrupts
 from specrun.errors import ContextFullError, LlamaError
-from specrun.llama import library, thread_pool, tiled_kernels
+from specrun.llama import library, tiled_kernels
 from specrun.llama.batch import Batch, BatchBuffer
 from specrun.llama.loaded_model import LlamaModel
-from specrun.llama.parameters import ContextConfig, context_parameters
+from specrun.llama.parameters import ContextConfig, ThreadPool, context_parameters, needs_pool
 from specrun.llama.streaming.cached_experts import CachedExperts
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 
@@ -86,7 +86,7 @@ class LlamaContext(library.Closing):
             params.ctx_other = head.target.handle
             params.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP if head.is_mtp else params.ctx_type
         self.handle: Any = None
-        self._pool: thread_pool.ThreadPool | None = None
+        self._pool: ThreadPool | None = None
         try:
             # llama.cpp logs much here, and no exception can be raised through it.
             with interrupts.held(), library.CapturedErrors() as errors:
@@ -97,8 +97,8 @@ class LlamaContext(library.Closing):
         if not self.handle:
             raise library.context_failure(f"a context of {config.n_ctx} tokens for {model.path.name}", errors)
         most_threads = max(params.n_threads, params.n_threads_batch)
-        if most_threads > 1 and thread_pool.is_needed():
-            self._pool = thread_pool.ThreadPool(self.handle, most_threads)
+        if most_threads > 1 and needs_pool():
+            self._pool = ThreadPool(self.handle, most_threads)
         self._memory = llama_cpp.llama_get_memory(self.handle)
         self.can_forget = bool(llama_cpp.llama_memory_can_shift(self._memory))
         self.n_snapshots = int(llama_cpp.llama_n_rs_seq(self.handle))

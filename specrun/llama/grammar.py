@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import codecs
 import ctypes
+import threading
+import time
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, cached_property
 
 import llama_cpp
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from specrun.constraints.rules import Progress, Trigger, check_bounds
 from specrun.errors import UsageError
 from specrun.llama import library
-from specrun.llama.grammar_watch import watched
 from specrun.llama.loaded_model import LlamaModel
 from specrun.locations import encode
 
@@ -43,7 +46,7 @@ class Grammar(library.Closing):
     Control tokens are never allowed; end-of-generation tokens are allowed where the text may end. Invalid UTF-8 is not
     allowed either, though llama.cpp would let `[^...]` match it.
     Raises UsageError with llama.cpp's reason for a text that is not a grammar, and, while it is followed, for a grammar
-    that can be read in too many ways (`specrun.llama.grammar_watch`).
+    that can be read in too many ways.
     """
 
     def __init__(self, gbnf: str, model: LlamaModel) -> None:
@@ -283,3 +286,51 @@ def _reason(gbnf: bytes, printed: bytes, errors: Sequence[str]) -> str:
     line = gbnf[: len(gbnf) - len(unread)].count(b"\n") + 1
     quote = unread.decode("utf-8", errors="replace").strip().split("\n")[0][:_LONGEST_QUOTE] or "the end"
     return f"{what.decode('utf-8', errors='replace')} at {quote} (line {line})"
+
+
+# llama.cpp follows every way in which a text can be read by a grammar. A few short rules can have so many that one call
+# takes hours, and all memory: `r0 ::= r1 | r1 r1`, `r1 ::= r2 | r2 r2`, and so on. Whether a grammar is of this kind is
+# seen only while it is followed, and a call into C cannot be stopped from outside; so the process ends, in one line.
+_MOST_SECONDS = 5.0  # of a call; usual calls take microseconds, the largest schemas of the tests 0.1 s
+_MOST_BYTES = 2**30  # that the process may grow by during one call
+_LONG_SECONDS = 2.0  # after a call of this length the next one would take minutes, so the text ends with an error
+_POLL_SECONDS = 0.2
+_TOO_MUCH = (
+    "the grammar takes too much time or memory: it is too large, or a text can be read by it in too many ways; "
+    "give its alternatives different beginnings"
+)
+_started_at: dict[int, float] = {}  # by thread: when the call that it is in began
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Around a call. Raises UsageError after a long call; ends the process during a call that is too long."""
+    _start_watch()
+    thread, began = threading.get_ident(), time.monotonic()
+    _started_at[thread] = began
+    try:
+        yield
+    finally:
+        del _started_at[thread]
+    if time.monotonic() - began > _LONG_SECONDS:
+        raise UsageError(_TOO_MUCH)
+
+
+@cache
+def _start_watch() -> None:
+    threading.Thread(target=_keep_watch, name="grammar watch", daemon=True).start()
+
+
+def _keep_watch() -> None:
+    process = psutil.Process()
+    n_bytes_before, watching = 0, 0.0
+    while True:
+        time.sleep(_POLL_SECONDS)
+        began = min(_started_at.copy().values(), default=0.0)
+        if began and began == watching:  # a call that was there at the last look, too
+            grown = process.memory_info().rss - n_bytes_before
+            if time.monotonic() - began > _MOST_SECONDS or grown > _MOST_BYTES:
+                library.end_process(UsageError(_TOO_MUCH))
+        elif began:
+            n_bytes_before = process.memory_info().rss
+        watching = began

@@ -24,7 +24,7 @@ from specrun.catalog.gguf_file import file_identity
 from specrun.display_text import one_line, visible
 from specrun.errors import LlamaError, ModelFileError, OutOfMemoryError, SpecrunError, UsageError
 from specrun.llama import offload_threshold
-from specrun.llama.ggml import ggml
+from specrun.llama.shared_library import ggml
 from specrun.locations import file_bytes
 from specrun.processes import child_process
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import llama_cpp
 
@@ -18,11 +21,12 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import check_characters
 from specrun.errors import LlamaError, ModelFileError, PromptError
 from specrun.llama import library
-from specrun.llama.deep_stack import with_stack_for
 from specrun.llama.parameters import ModelParameters
 from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.locations import encode, file_state
+
+Result = TypeVar("Result")
 
 _M_ROPE = (llama_cpp.LLAMA_ROPE_TYPE_MROPE, llama_cpp.LLAMA_ROPE_TYPE_IMROPE)
 
@@ -184,6 +188,35 @@ class LlamaModel(library.Closing):
             raise ModelFileError(f"{self.path} has a broken tokenizer: it gives tokens that it does not have")
         return tokens
 
+    def infill_tokens(
+        self, before: str, behind: str, files: Sequence[tuple[str, str]] = (), begun: str = ""
+    ) -> list[int] | None:
+        """Token ids of a prompt whose answer fills the gap in a text; None if the model has no tokens for that.
+
+        before, behind: the texts around the gap. files: names and texts of other files. begun: how the answer begins.
+        As llama-server orders it: other files where the model has tokens for them (arXiv 2409.12186), else before all.
+        """
+        prefix, suffix, middle, repository, file = (
+            getattr(llama_cpp, f"llama_vocab_fim_{part}")(self.vocab) for part in ("pre", "suf", "mid", "rep", "sep")
+        )
+        if min(prefix, suffix, middle) < 0:
+            return None
+
+        def read(text: str) -> list[int]:
+            return self.tokenize(text, add_special=False, parse_special=False) if text else []
+
+        bos = llama_cpp.llama_vocab_bos(self.vocab) if llama_cpp.llama_vocab_get_add_bos(self.vocab) else -1
+        tokens = [bos] if bos >= 0 else []
+        if file < 0:
+            for _, text in files:
+                tokens += read(f"{text}\n\n")
+        elif files:
+            tokens += [repository, *read("project\n")] if repository >= 0 else []
+            for name, text in files:
+                tokens += [file, *read(f"{name}\n{text}\n")]
+            tokens += [file, *read("file\n")]
+        return [*tokens, prefix, *read(before), suffix, *read(behind), middle, *read(begun)]
+
     def token_bytes(self, token: int, special: bool = False) -> bytes:
         """The bytes that `token` stands for: none for -1, and none for control tokens unless `special` is true."""
         piece = self._pieces.get((token, special))
@@ -222,3 +255,42 @@ class LlamaModel(library.Closing):
     def chat_template(self) -> str | None:
         """The Jinja source of the chat template, or a name of llama.cpp's: what the user gave, or the file's own."""
         return self.given_template or self.file.chat_template
+
+
+# Kinds of characters, rather too many in a run than too few: signs that are not in ASCII count as letters.
+_RUNS = re.compile(r"\s+|\d+|[!-/:-@\[-`{-~]+|[^\s\d!-/:-@\[-`{-~]+")
+_SHORT = 2000  # characters of a run that fit every stack, with the run beside it
+_BYTES_PER_CHARACTER = 1024  # 306 to 361 were measured
+_BESIDES = 16 << 20  # bytes
+_PAGE = 1 << 16  # of which some systems want a multiple
+_MOST_BYTES = 1 << 30  # of addresses: memory is taken as far as the stack is used
+
+_changing_stacks = threading.Lock()  # their size is one setting for all threads
+
+
+def with_stack_for(text: str, split: Callable[[], Result]) -> Result:
+    """What `split()` returns, which splits `text`. Raises PromptError for a text that no stack is large enough for.
+
+    llama.cpp splits the texts of many tokenizers with std::regex, which calls itself once for each character of a
+    match: a run of 27,000 letters, digits, signs or spaces overflowed a stack of 8 MiB, and ended the process (measured
+    with the llama.cpp of 0.3.36, for the tokenizers of DeepSeek, Mistral and GPT-4o and llama.cpp's default one; those
+    of Qwen, Llama 3 and GPT-2 have code of their own). So a text with a long run is split on a thread with a stack of
+    its size.
+    """
+    longest = max((len(run[0]) for run in _RUNS.finditer(text)), default=0) if len(text) > _SHORT else 0
+    if longest <= _SHORT:
+        return split()
+    n_bytes = _BESIDES + _BYTES_PER_CHARACTER * longest // _PAGE * _PAGE
+    if n_bytes > _MOST_BYTES:
+        raise PromptError(f"the prompt has a run of {longest} characters of one kind; break it up")
+    with ThreadPoolExecutor(1, "tokenizer") as pool:
+        with _changing_stacks:
+            before = threading.stack_size(n_bytes)
+            try:
+                result = pool.submit(split)
+            except RuntimeError as error:
+                why = f"there is no memory for splitting a run of {longest} characters; break it up"
+                raise PromptError(why) from error
+            finally:
+                threading.stack_size(before)
+        return result.result()

@@ -1,4 +1,4 @@
-"""How a model is loaded and how a context is set up: llama.cpp's parameters, with the memory that they point to."""
+"""How a model is loaded and how a context is set up: llama.cpp's parameters, the memory that they point to, threads."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-import llama_cpp
+import llama_cpp.llama_cpp
 
 from specrun.catalog.gguf_header import EXPERT_PATTERN
-from specrun.hardware.cpu import usable_cores
-from specrun.llama import rpc_servers
-from specrun.llama.devices import cpu_buffer_type, offload_handles
-from specrun.llama.ggml import InitParams, ggml
+from specrun.hardware.cpu import cpu_features, usable_cores
+from specrun.llama import devices, library
+from specrun.llama.shared_library import InitParams, ggml
 from specrun.llama_settings import ALL_LAYERS, UNDECIDED, CacheType, FlashAttention, LlamaSettings, LoadMode, SplitMode
 
 _LOAD_MODES: dict[LoadMode, int] = {
@@ -41,6 +40,11 @@ _FLASH_ATTENTION: dict[FlashAttention, int] = {
 _F32, _F16 = 0, 1  # enum ggml_type
 _CELLS = 256  # as many as llama.cpp reads at least
 _MEMORY = 1 << 16  # bytes for a few tensors without data
+_NEW_POOL, _FREE_POOL = b"ggml_threadpool_new", b"ggml_threadpool_free"
+_MOST_THREADS = 512  # GGML_MAX_N_THREADS
+# A thread sleeps as soon as nothing is left to do. With llama.cpp's default it would look for work for a tenth of a
+# second, on the cores on which the other model computes meanwhile.
+_NO_POLLING = 0
 
 
 class _Override(ctypes.Structure):
@@ -68,11 +72,11 @@ class ModelParameters:
         self._goes_on = llama_cpp.llama_progress_callback(goes_on)
         self.struct.progress_callback = self._goes_on
         self.struct.n_gpu_layers = settings.gpu_layers or 0
-        if not settings.gpu_layers or rpc_servers.added():
+        if not settings.gpu_layers or devices.has_servers():
             # With a device, even if it holds no layer, llama.cpp keeps weights in RAM where they cannot be streamed,
             # and large passes multiply them there, which changes a token's last bits. And by itself it would take RPC
             # servers that another model of this process was given.
-            handles = offload_handles(settings.rpc) if settings.gpu_layers else []
+            handles = devices.offload_handles(settings.rpc) if settings.gpu_layers else []
             self._devices = (ctypes.c_void_p * (len(handles) + 1))(*handles)  # a list ends with NULL
             self.struct.devices = ctypes.cast(self._devices, ctypes.c_void_p)
         # In memory from which a GPU copies, which llama.cpp would choose first, weights are not re-ordered.
@@ -87,8 +91,7 @@ class ModelParameters:
             self.struct.tensor_split = self._split
         patterns = expert_patterns(settings.n_cpu_moe or 0)
         if patterns:
-            cpu = cpu_buffer_type()
-            overrides = [_Override(pattern.encode(), cpu) for pattern in patterns]
+            overrides = [_Override(pattern.encode(), ggml.ggml_backend_cpu_buffer_type()) for pattern in patterns]
             self._overrides = (_Override * (len(overrides) + 1))(*overrides)  # an empty entry ends the list
             self.struct.tensor_buft_overrides = ctypes.cast(self._overrides, ctypes.c_void_p)
 
@@ -159,7 +162,8 @@ def gpus_have_flash(
     n_heads: a multiple of `n_kv_heads`. size: numbers of a head of K and V, a multiple of the blocks of their types.
     servers: as in `devices.devices`.
     """
-    return all(has_flash(handle, n_heads, n_kv_heads, size, type_k, type_v) for handle in offload_handles(servers))
+    handles = devices.offload_handles(servers)
+    return all(has_flash(handle, n_heads, n_kv_heads, size, type_k, type_v) for handle in handles)
 
 
 def has_flash(handle: int, n_heads: int, n_kv_heads: int, size: int, type_k: CacheType, type_v: CacheType) -> bool:
@@ -174,3 +178,54 @@ def has_flash(handle: int, n_heads: int, n_kv_heads: int, size: int, type_k: Cac
         return bool(ggml.ggml_backend_dev_supports_op(handle, attention))
     finally:
         ggml.ggml_free(context)
+
+
+class _PoolParameters(ctypes.Structure):
+    """struct ggml_threadpool_params in ggml.h."""
+
+    _fields_ = (
+        ("cpumask", ctypes.c_bool * _MOST_THREADS),
+        ("n_threads", ctypes.c_int),
+        ("prio", ctypes.c_int),
+        ("poll", ctypes.c_uint32),
+        ("strict_cpu", ctypes.c_bool),
+        ("paused", ctypes.c_bool),
+    )
+
+
+class ThreadPool(library.Closing):
+    """Worker threads that a context keeps, for builds of llama.cpp without OpenMP. Close it after the context.
+
+    Such a build otherwise makes the threads anew for each part of a pass that the CPU computes, which is about one a
+    layer where a GPU has the others. OpenMP keeps its threads by itself, and takes none of a pool. A pool may have more
+    threads than a pass asks for, and how a pass is divided does not depend on who computes, so the bits stay the same.
+    """
+
+    def __init__(self, context: Any, n_threads: int) -> None:
+        """context: the C pointer. n_threads: the most that a pass will ask for."""
+        parameters = _PoolParameters()
+        ggml.ggml_threadpool_params_init(ctypes.byref(parameters), n_threads)
+        parameters.poll = _NO_POLLING
+        self._handle = _pool_function(_NEW_POOL, ctypes.c_void_p)(ctypes.byref(parameters))
+        attach = llama_cpp.llama_cpp._lib.llama_attach_threadpool
+        attach.restype, attach.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+        attach(context, self._handle, self._handle)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._handle:
+            _pool_function(_FREE_POOL, None)(self._handle)
+            self._handle = None
+
+
+@cache
+def needs_pool() -> bool:
+    """Whether this build of llama.cpp has no OpenMP, which would keep the threads, and can make pools instead."""
+    has_openmp = "OPENMP" in cpu_features(devices.system_info())
+    return not has_openmp and all(_pool_function(name, None) for name in (_NEW_POOL, _FREE_POOL))
+
+
+def _pool_function(name: bytes, result: Any) -> Any:
+    """A function of the CPU backend, whose library may be another than ggml's, with a pointer as its argument."""
+    address = ggml.ggml_backend_reg_get_proc_address(ggml.ggml_backend_reg_by_name(b"CPU"), name)
+    return ctypes.CFUNCTYPE(result, ctypes.c_void_p)(address) if address else None

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from specrun.errors import LlamaError
 from specrun.llama.batch import Batch, common_prefix
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, SequenceState
-from specrun.llama.heads.target_states import SavedStates
+from specrun.llama.heads.hidden_states import SavedStates
 
 CHECKPOINT = 1  # the sequence of the checkpoint, where a context has a single text
 # Committed tokens after the checkpoint from which they are decoded in a pass of their own, and the checkpoint moves to

@@ -2,6 +2,8 @@
 
 Wheels of llama-cpp-python for CUDA have no CUDA runtime, and the system's loader does not look into pip's packages. A
 library that is loaded already is not looked for, so they are loaded first.
+
+`ggml` is the part of it whose functions llama-cpp-python does not declare; those that are used here get types.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from ctypes import c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
+from typing import Any
 
 from specrun.errors import LlamaError
 
@@ -22,15 +26,53 @@ _NEEDED = ("cudart", "cublasLt", "cublas")
 _MISSING = re.compile(r"(?:lib)?(?:cudart|cublas|cublasLt)(?:64_|\.so\.)(\d+)")
 
 
-def load() -> None:
-    """Import llama_cpp. Raises LlamaError, with what to install, if its library cannot be loaded."""
+class InitParams(ctypes.Structure):
+    """struct ggml_init_params in ggml.h."""
+
+    _fields_ = (("size", c_size_t), ("buffer", c_void_p), ("no_data", c_bool))
+
+
+# Result and arguments. Most pointers are to devices, backends (registries), buffers, tensors or contexts.
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "ggml_backend_buffer_get_type": (c_void_p, c_void_p),
+    "ggml_backend_buft_name": (c_char_p, c_void_p),
+    "ggml_backend_cpu_buffer_type": (c_void_p,),
+    "ggml_backend_dev_backend_reg": (c_void_p, c_void_p),
+    "ggml_backend_dev_count": (c_size_t,),
+    "ggml_backend_dev_description": (c_char_p, c_void_p),
+    "ggml_backend_dev_get": (c_void_p, c_size_t),
+    "ggml_backend_dev_get_props": (None, c_void_p, c_void_p),
+    "ggml_backend_dev_supports_op": (c_bool, c_void_p, c_void_p),
+    "ggml_backend_reg_by_name": (c_void_p, c_char_p),
+    "ggml_backend_reg_count": (c_size_t,),
+    "ggml_backend_reg_get": (c_void_p, c_size_t),
+    "ggml_backend_reg_get_proc_address": (c_void_p, c_void_p, c_char_p),
+    "ggml_backend_reg_name": (c_char_p, c_void_p),
+    "ggml_backend_register": (None, c_void_p),
+    "ggml_flash_attn_ext": (c_void_p, *[c_void_p] * 5, *[c_float] * 3),
+    "ggml_free": (None, c_void_p),
+    "ggml_get_data": (c_void_p, c_void_p),
+    "ggml_get_name": (c_char_p, c_void_p),
+    "ggml_init": (c_void_p, InitParams),
+    "ggml_nbytes": (c_size_t, c_void_p),
+    "ggml_new_tensor_4d": (c_void_p, c_void_p, c_int, *[c_int64] * 4),
+    "ggml_threadpool_params_init": (None, c_void_p, c_int),
+}
+
+
+def load() -> ctypes.CDLL:
+    """Import llama_cpp, and return ggml. Raises LlamaError, with what to install, if the library cannot be loaded."""
     for path in runtime_libraries():
         with suppress(OSError):  # one for another CUDA; what is missing then is said below
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     try:
-        import llama_cpp  # noqa: F401
+        from llama_cpp._ggml import libggml
     except (RuntimeError, OSError) as error:  # what its loader raises
         raise LlamaError(f"llama.cpp's library cannot be loaded: {_reason(error)}") from error
+    for name, (result, *arguments) in _SIGNATURES.items():
+        if function := getattr(libggml, name, None):  # another release may lack one that is hardly ever needed
+            function.restype, function.argtypes = result, arguments
+    return libggml
 
 
 def runtime_libraries() -> Iterator[Path]:
@@ -51,3 +93,6 @@ def _reason(error: Exception) -> str:
     if found := _MISSING.search(text):
         return f"{text}; install NVIDIA's runtime for it, in a clone of specrun: pip install '.[cuda{found[1]}]'"
     return f"{text}; `specrun doctor` says what to install"
+
+
+ggml = load()  # before the modules that import llama_cpp

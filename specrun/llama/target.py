@@ -21,7 +21,7 @@ import numpy as np
 from specrun.errors import ContextFullError, LlamaError
 from specrun.llama.batch import common_prefix
 from specrun.llama.context import LlamaContext, Logits
-from specrun.llama.heads.target_states import TargetStates
+from specrun.llama.heads.hidden_states import TargetStates
 from specrun.llama.pass_bounds import PassBounds
 from specrun.llama.rollback import CachedText, SavedText, text_cache
 from specrun.llama.scoring import LeafSequences, Part, chunk_of, join_parts, tree_of

@@ -24,7 +24,7 @@ import numpy as np
 
 from specrun.catalog.gguf_reader import read_header
 from specrun.errors import LlamaError
-from specrun.llama.ggml import ggml
+from specrun.llama.shared_library import ggml
 
 # std::vector<std::pair<std::string, ggml_tensor *>> & (const llama_model *), in the spelling and with the containers of
 # libstdc++: 32 bytes of text, then the pointer.

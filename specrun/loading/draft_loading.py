@@ -16,7 +16,7 @@ from specrun.llama import AnyDraft, AnyHead, DraftContext, LlamaModel, Recurrent
 from specrun.llama.context import ContextConfig, HeadSetup, LlamaContext
 from specrun.llama.draft_tokens import OtherTokens, SameTokens
 from specrun.llama.facts.relied_on import ARCHITECTURES, HIDDEN_STATES, why_not
-from specrun.llama.heads import bindings
+from specrun.llama.heads import hidden_states
 from specrun.llama.heads.assistant import AssistantDraft
 from specrun.llama.heads.dflash import Block, BlockDraft, SelectorPart, markov_part
 from specrun.llama.heads.head_draft import HeadDraft
@@ -50,7 +50,7 @@ def checked_head(options: RunOptions, here: Here) -> Head | None:
 
 def check_heads(settings: LlamaSettings) -> None:
     """Raise LlamaError if this build of llama.cpp cannot run heads, or gives no hidden states of a target."""
-    bindings.functions()  # this build may lack some
+    hidden_states.functions()  # this build may lack some
     for fact in (HIDDEN_STATES, ARCHITECTURES):
         if why := why_not(fact, settings):
             raise LlamaError(fact.notice(why))

@@ -22,7 +22,7 @@ from specrun.decoding.prompts import given_template
 from specrun.errors import UsageError
 from specrun.hardware.cpu import LoadWatch
 from specrun.kept_facts import KeptFact
-from specrun.llama import library, named_template, offload_threshold
+from specrun.llama import chat_template, library, offload_threshold
 from specrun.loading import first_pass
 from specrun.loading.default_settings import mapped_if_short, with_defaults
 from specrun.loading.learning import Learner
@@ -196,7 +196,7 @@ def _template_of_ollama(name: str | None, target: Path, note: Callable[[str], No
     model = ollama_behind(name, target)
     if not model or not model.template or GgufFile.read(target).chat_template:
         return None
-    if found := named_template.recognized(model.template):
+    if found := chat_template.recognized(model.template):
         note(f"chat template: llama.cpp's {found}, whose format Ollama's template of {name} has")
     return found
 

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from specrun import __version__
 from specrun.display_text import utf8
 from specrun.llama import LlamaModel
-from specrun.llama.named_template import CHATML
+from specrun.llama.chat_template import CHATML
 from specrun.sampling.sampler import TokenLogprob
 from specrun.serving.answers import Answer, Shape, Wanted, answering, frame, in_thread
 from specrun.serving.api_error import NOT_FOUND, UNAVAILABLE, ApiError, refused

@@ -17,7 +17,7 @@ from pydantic import Field, InstanceOf
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from specrun.llama.named_template import CHATML
+from specrun.llama.chat_template import CHATML
 from specrun.reading.calls import arguments_of
 from specrun.reading.deltas import CallDelta
 from specrun.serving.answers import Answer, Shape, Wanted, answering

@@ -17,7 +17,6 @@ from specrun.decoding.completion import Completion
 from specrun.decoding.prompts import ChatFormat, WrittenTexts, prompt_tokens
 from specrun.errors import ModelFileError
 from specrun.llama.chat_template import Message
-from specrun.llama.infill import infill_tokens
 from specrun.loading.model import Model
 from specrun.reading.calls import whole_characters
 from specrun.reading.form import AnswerForm
@@ -184,11 +183,11 @@ class Prompts:
     def of_gap(
         self, before: str, behind: str, files: Sequence[tuple[str, str]] = (), begun: str = "", param: str = "suffix"
     ) -> Prompt:
-        """The prompt whose answer fills a gap, as `infill_tokens` has it. Raises ApiError if it does not fit the
+        """The prompt whose answer fills a gap, see `LlamaModel.infill_tokens`. Raises ApiError if it does not fit the
         context, or the model cannot do it: `param` is the field that asks for it.
         """
         self.check_length("".join([before, behind, begun, *(name + text for name, text in files)]))
-        tokens = infill_tokens(self._model, before, behind, files, begun)
+        tokens = self._model.infill_tokens(before, behind, files, begun)
         if tokens is None:
             raise refused(param, "is not possible: this model has no tokens for filling a gap, it only continues texts")
         return self._checked(Prompt(None, tokens))

@@ -15,7 +15,6 @@ from anyio import CapacityLimiter
 from specrun.decoding.completion import Completion
 from specrun.decoding.generation import Request
 from specrun.decoding.statistics import Statistics
-from specrun.llama.infill import infill_tokens
 from specrun.loading.model import Model
 from specrun.sampling.adjustments import MAX_SEED
 from specrun.serving.api_error import UNAVAILABLE, ApiError
@@ -124,7 +123,7 @@ class LoadedService:
         further = {
             "tools": form.calls is not None,
             "thinking": form.thinks or form.calls == "harmony",
-            "insert": infill_tokens(self.model.llama_model, "", "") is not None,
+            "insert": self.model.llama_model.infill_tokens("", "") is not None,
         }
         return ["completion", "chat", *(name for name, is_possible in further.items() if is_possible)]
 

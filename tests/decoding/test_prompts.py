@@ -18,9 +18,8 @@ from specrun.decoding.prompts import (
     single_turn_tokens,
 )
 from specrun.errors import ModelFileError, PromptError
-from specrun.llama import LlamaModel, named_template
-from specrun.llama.chat_template import ChatTemplate, Message
-from specrun.llama.named_template import NamedTemplate
+from specrun.llama import LlamaModel
+from specrun.llama.chat_template import ChatTemplate, Message, NamedTemplate, template_names
 from tests.models import CHAT_TEMPLATE, edited
 from tests.serving.templates import GEMMA2, GPT_OSS, LLAMA31, OPEN_THINKING, QWEN3, SMOL_VLM
 
@@ -59,7 +58,7 @@ def test_a_system_message_that_is_left_out_in_silence_is_not() -> None:
     assert fitted(SILENT).render([SYSTEM, ASKED]) == "<user>be brief\n\nwhy?"
 
 
-@pytest.mark.parametrize("name", named_template.names())
+@pytest.mark.parametrize("name", template_names())
 def test_llama_cpp_s_own_templates_write_the_system_message(name: str) -> None:
     text = FittedTemplate(NamedTemplate(name)).render([SYSTEM, ASKED])
     assert text.find("be brief") < text.find("why?")

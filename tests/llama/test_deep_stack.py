@@ -12,7 +12,7 @@ import pytest
 from specrun.catalog import embedded
 from specrun.errors import PromptError
 from specrun.llama import LlamaModel
-from specrun.llama.deep_stack import with_stack_for
+from specrun.llama.loaded_model import with_stack_for
 from tests.models import edited
 
 _SPLIT = """

@@ -13,7 +13,7 @@ from specrun.decoding.passes import write_alone
 from specrun.errors import LlamaError, ModelFileError, PairError
 from specrun.hardware.placement import place
 from specrun.llama import HeadDraft
-from specrun.llama.heads import bindings
+from specrun.llama.heads import hidden_states
 from specrun.llama_settings import LlamaSettings
 from specrun.loading import loading
 from specrun.loading.model import Model
@@ -87,15 +87,15 @@ def test_a_head_writes_nothing(head: Path) -> None:
 
 
 def test_what_this_build_lacks_is_said_in_one_line(head: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(bindings._SIGNATURES, "llama_not_there", ("v", [], None))
-    bindings.functions.cache_clear()
+    monkeypatch.setitem(hidden_states._SIGNATURES, "llama_not_there", ("v", [], None))
+    hidden_states.functions.cache_clear()
     try:
         with pytest.raises(
             LlamaError, match=r"^this llama\.cpp cannot run trained heads, as it lacks llama_not_there;"
         ):
             Model(options(head, CHAIN.plan()))
     finally:
-        bindings.functions.cache_clear()
+        hidden_states.functions.cache_clear()
 
 
 @pytest.mark.slow

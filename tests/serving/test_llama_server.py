@@ -13,7 +13,6 @@ import pytest
 
 from specrun import __version__
 from specrun.llama import LlamaModel
-from specrun.llama.infill import infill_tokens
 from specrun.sampling import SamplingParameters
 from specrun.serving.app import make_app
 from specrun.serving.http_server import Access, HttpServer, listening_socket, url
@@ -139,8 +138,8 @@ def test_a_gap_is_put_between_the_models_tokens(tmp_path: Path, kinds: tuple[str
         if others:
             rep, sep = others
             files = [rep, *text("project\n"), sep, *text("x.py\nef\n"), sep, *text("y.py\ng\n"), sep, *text("file\n")]
-        assert infill_tokens(model, "ab", "cd", [("x.py", "ef"), ("y.py", "g")], "h") == files + gap
-        assert infill_tokens(model, "", "") == [pre, suf, mid]
+        assert model.infill_tokens("ab", "cd", [("x.py", "ef"), ("y.py", "g")], "h") == files + gap
+        assert model.infill_tokens("", "") == [pre, suf, mid]
 
 
 @pytest.mark.slow

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from specrun.catalog.layer_states import n_bytes, weight_pages
+from specrun.errors import CrashError
+from specrun.hardware.cpu import read_flags
 from specrun.hardware.fit import FEWEST_SLOTS, RingSettings, plan_residency
 from specrun.hardware.memory import Pressure
 from specrun.llama.batch import committed_tokens, joined
@@ -17,6 +21,7 @@ from specrun.llama.streaming import self_check
 from specrun.llama.streaming.address_space import PAGE, CannotStreamError
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.llama_settings import LlamaSettings
+from specrun.processes import child_process
 
 # Numbers of cells that a text's next tokens cross. llama.cpp reads K and V in blocks of 256 cells and takes kernels for
 # long contexts from 512 on; classes of sizes are measured at 768 (`invariance`), and used at all.
@@ -29,6 +34,8 @@ _LEAVES = (2, 2, 1)  # of the slots of texts at random
 _PASSES = 40
 _LONGEST = 40  # tokens of a text, from which on its slot is emptied
 _EXACT = LlamaSettings(type_k="f16", type_v="bf16", flash_attn="on")
+# For CMake: re-ordered weights are computed without AMX.
+WITHOUT_AMX = ("-DCMAKE_C_FLAGS=-mno-amx-int8", "-DCMAKE_CXX_FLAGS=-mno-amx-int8")
 
 
 def check_layers_in_turn(settings: LlamaSettings) -> str | None:
@@ -50,6 +57,35 @@ def check_layers_in_turn(settings: LlamaSettings) -> str | None:
                 return self_check.computed_otherwise(context, weights)
         except CannotStreamError as reason:
             return str(reason)
+
+
+def check_reordered(_settings: LlamaSettings) -> str | None:
+    """Let a process of its own make a pass over re-ordered weights, where the processor has AMX.
+
+    There llama.cpp re-orders weights for kernels that set up the processor's tiles first. GCC up to 11.4, 12.3 and 13.2
+    leaves out what these kernels write into memory for that (https://gcc.gnu.org/PR114098), so that the first pass ends
+    the process, whatever the model is (llama.cpp's issue 20824). Other programs on the same build end there, too.
+    """
+    if "amx_int8" not in read_flags():
+        return None
+    debug = logging.getLogger("specrun.llama").isEnabledFor(logging.DEBUG)
+    try:
+        child_process.answer(__name__, {}, "a pass over re-ordered weights", lambda: None, debug)
+    except CrashError:
+        return "llama.cpp's kernels for AMX end the process, as compilers before GCC 12.4, 13.3 and 14 make them"
+    return None
+
+
+def serve(request: str) -> None:
+    """In the child of `check_reordered`: make the pass."""
+
+    def run(_given: dict[str, Any]) -> dict[str, Any]:
+        config = _config(256, LlamaSettings(threads=1, repack=True))
+        with tiny_model.loaded(config.settings, "Q4_K") as model, LlamaContext(model, config) as context:
+            _decoded(context, 0, 4, 1)
+        return {}
+
+    child_process.reply(request, run, failures=Exception)  # a full disk is no fault of the kernels
 
 
 def check_orders(settings: LlamaSettings) -> str | None:

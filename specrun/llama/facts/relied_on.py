@@ -14,8 +14,8 @@ from specrun.errors import LlamaError, SpecrunError
 from specrun.llama import library, offload_threshold, tiled_kernels
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ContextConfig, LlamaContext
-from specrun.llama.facts import bits, refusal, reordered, tiny_model
-from specrun.llama.heads import bindings
+from specrun.llama.facts import bits, refusal, tiny_model
+from specrun.llama.heads import hidden_states
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 
 _VERSION = 1  # of the checks; raise it when one of them changes
@@ -78,15 +78,15 @@ def _check_architectures(_: LlamaSettings) -> str | None:
 def _check_hidden_states(settings: LlamaSettings) -> str | None:
     """Whether the functions are there, and give the rows that enter the first layer: rows of the embedding."""
     try:
-        bindings.functions()
+        hidden_states.functions()
     except LlamaError as error:
         return str(error).partition(";")[0]
     tokens = [3, 1, 3, 2]
     config = ContextConfig(256, n_seq_max=1, n_batch=8, n_outputs=4, settings=LlamaSettings(1, tiled=settings.tiled))
     with tiny_model.loaded() as model, LlamaContext(model, config) as context:
-        bindings.keep_layer_inputs(context.handle, (0,))
+        hidden_states.keep_layer_inputs(context.handle, (0,))
         context.decode(committed_tokens(tokens, 0, 1, 1))
-        rows = bindings.layer_inputs(context.handle, 0, len(tokens), model.n_embd).copy()
+        rows = hidden_states.layer_inputs(context.handle, 0, len(tokens), model.n_embd).copy()
     if not np.array_equal(rows, tiny_model.embedding(tokens)):
         return "this llama.cpp gives other rows than those that enter a layer"
     return None
@@ -102,8 +102,8 @@ REORDERED = Fact(
     "re-ordered weights",
     "weights can be computed in an order that suits this CPU",
     "weights stay in the order of the file",
-    reordered.check,
-    rebuilt_with=reordered.WITHOUT_AMX,
+    bits.check_reordered,
+    rebuilt_with=bits.WITHOUT_AMX,
 )
 BOTH_ORDERS = Fact(
     "weights in both orders",

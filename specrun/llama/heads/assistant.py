@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from specrun.llama.batch import Floats, drafted_nodes, readable
 from specrun.llama.context import HeadSetup, LlamaContext, Logits
 from specrun.llama.draft import AnyDraft
-from specrun.llama.heads import bindings
-from specrun.llama.heads.target_states import TargetStates
+from specrun.llama.heads import hidden_states
+from specrun.llama.heads.hidden_states import TargetStates
 from specrun.llama.target import TargetContext
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.method import HeadKind
@@ -35,7 +35,7 @@ class AssistantDraft(AnyDraft):
     kind: HeadKind = "mtp"
 
     def __init__(self, context: LlamaContext, setup: HeadSetup, target: TargetContext, n_vocab: int) -> None:
-        bindings.keep_states(context.handle, masked=True)
+        hidden_states.keep(context.handle, masked=True)
         super().__init__(context, n_vocab)
         self.states = TargetStates(setup.target, (), context.config, setup.state_width)
         self._target = target
@@ -63,7 +63,7 @@ class AssistantDraft(AnyDraft):
         n = len(ids)
         batch = drafted_nodes(readable(tokens, self.n_vocab), [self._position] * n, [_TEXT] * n, states)
         rows = self.context.decode(batch)
-        behind = bindings.states(self.context.handle, n, self.context.model.n_embd_out).copy()
+        behind = hidden_states.kept(self.context.handle, n, self.context.model.n_embd_out).copy()
         self._behind.update(zip(ids, behind, strict=True))
         return rows[:, : self.n_vocab]
 

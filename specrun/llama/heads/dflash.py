@@ -24,8 +24,8 @@ from specrun.errors import ModelFileError
 from specrun.llama.batch import Floats, committed_tokens, common_prefix, readable, rows_batch
 from specrun.llama.context import ALL_SEQUENCES, LlamaContext, Logits
 from specrun.llama.draft import AnyDraft
-from specrun.llama.heads import bindings
-from specrun.llama.heads.target_states import TargetStates
+from specrun.llama.heads import hidden_states
+from specrun.llama.heads.hidden_states import TargetStates
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.method import HeadKind
 from specrun.speculation.tree import ROOT
@@ -154,7 +154,7 @@ class SelectorPart:
     """
 
     def __init__(self, context: LlamaContext, n_candidates: int) -> None:
-        bindings.keep_states(context.handle, masked=False)  # llama.cpp puts the table where other heads have states
+        hidden_states.keep(context.handle, masked=False)  # llama.cpp puts the table where other heads have states
         self._context = context
         self._n = n_candidates
         self._levels = np.empty((0, 0), np.float32)
@@ -164,7 +164,7 @@ class SelectorPart:
     def start(self, _root: int, levels: Logits) -> None:
         """Take the block of the last pass. levels: float32[n_levels, n_vocab], its logits without the selector."""
         n_rows = _BEGINNING + len(levels)
-        table = bindings.states(self._context.handle, n_rows, self._context.model.n_embd_out)[_BEGINNING:]
+        table = hidden_states.kept(self._context.handle, n_rows, self._context.model.n_embd_out)[_BEGINNING:]
         self._candidates = table[:, : self._n].astype(np.int64)
         scores = table[:, self._n : self._n + self._n**2]
         self._scores = scores.reshape(len(levels), self._n, self._n).copy()

@@ -20,8 +20,8 @@ import numpy as np
 from specrun.llama.batch import Floats, committed_tokens, common_prefix, drafted_nodes, readable, rows_batch
 from specrun.llama.context import ALL_SEQUENCES, HeadSetup, LlamaContext, Logits
 from specrun.llama.draft import AnyDraft
-from specrun.llama.heads import bindings
-from specrun.llama.heads.target_states import TargetStates
+from specrun.llama.heads import hidden_states
+from specrun.llama.heads.hidden_states import TargetStates
 from specrun.llama.tree_cells import TreeCells
 from specrun.speculation.drafter import DraftNode
 from specrun.speculation.method import HeadKind
@@ -46,7 +46,7 @@ class HeadDraft(AnyDraft):
     """
 
     def __init__(self, context: LlamaContext, setup: HeadSetup, layers: tuple[int, ...], n_vocab: int) -> None:
-        bindings.keep_states(context.handle, masked=True)
+        hidden_states.keep(context.handle, masked=True)
         super().__init__(context, n_vocab)
         self.kind: HeadKind = "mtp" if setup.is_mtp else "eagle3"
         self._width = setup.state_width
@@ -67,7 +67,7 @@ class HeadDraft(AnyDraft):
 
     def _own_states(self, n: int) -> Floats:
         """float32[n, state_width]: the head's states after the tokens of the last pass, which had logits. A view."""
-        return bindings.states(self.context.handle, n, self._width)
+        return hidden_states.kept(self.context.handle, n, self._width)
 
     def start(self, tokens: Sequence[int]) -> Logits:
         """See `DraftModel`. The target must have read all before the root. A text that is too short to have a state

@@ -14,9 +14,9 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.doctor import Finding, installation
 from specrun.errors import LlamaError
 from specrun.llama import library, offload_threshold, tiled_kernels
-from specrun.llama.facts import bits, relied_on, reordered, tiny_model
+from specrun.llama.facts import bits, relied_on, tiny_model
 from specrun.llama.facts.relied_on import FACTS, Fact, why_not
-from specrun.llama.heads import bindings
+from specrun.llama.heads import hidden_states
 from specrun.llama.slot_cells import CellLedger
 from specrun.llama.streaming import gate
 from specrun.llama.weight_orders import WeightOrders
@@ -89,8 +89,8 @@ def test_other_bits_of_weights_in_the_file_leave_one_order(monkeypatch: pytest.M
 def test_kernels_that_end_the_process_leave_weights_in_the_order_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reordered, "read_flags", lambda: {"amx_int8"})
-    monkeypatch.setattr(reordered, "__name__", "tests.llama.facts.crashing")
+    monkeypatch.setattr(bits, "read_flags", lambda: {"amx_int8"})
+    monkeypatch.setattr(bits, "__name__", "tests.llama.facts.crashing")
     settings, said = relied_on.supported(LlamaSettings(repack=True, file_order_from=8))
     assert settings == LlamaSettings()
     assert said == [
@@ -110,8 +110,8 @@ def test_kernels_for_amx_are_tried_where_the_processor_has_it(monkeypatch: pytes
     answer = child_process.answer
     monkeypatch.setattr(child_process, "answer", lambda *given: tried.append(given[2]) or answer(*given))
     for flags in (set(), {"amx_int8"}):
-        monkeypatch.setattr(reordered, "read_flags", lambda flags=flags: flags)
-        assert reordered.check(LlamaSettings()) is None
+        monkeypatch.setattr(bits, "read_flags", lambda flags=flags: flags)
+        assert bits.check_reordered(LlamaSettings()) is None
         assert len(tried) == len(flags)
 
 
@@ -120,7 +120,7 @@ def test_kernels_for_amx_are_tried_where_the_processor_has_it(monkeypatch: pytes
 def test_a_pass_that_could_not_be_tried_says_nothing_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     import resource
 
-    monkeypatch.setattr(reordered, "read_flags", lambda: {"amx_int8"})
+    monkeypatch.setattr(bits, "read_flags", lambda: {"amx_int8"})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
@@ -189,22 +189,22 @@ def refused_head(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_other_rows_than_a_layers_end_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer_inputs = bindings.layer_inputs
-    monkeypatch.setattr(bindings, "layer_inputs", lambda *arguments: layer_inputs(*arguments)[::-1])
+    layer_inputs = hidden_states.layer_inputs
+    monkeypatch.setattr(hidden_states, "layer_inputs", lambda *arguments: layer_inputs(*arguments)[::-1])
     assert refused_head(monkeypatch) == (
         "trained heads cannot draft, because this llama.cpp gives other rows than those that enter a layer"
     )
 
 
 def test_symbols_that_are_not_there_end_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(bindings._SIGNATURES, "llama_no_such_function", ("P13llama_context", [], None))
-    bindings.functions.cache_clear()
+    monkeypatch.setitem(hidden_states._SIGNATURES, "llama_no_such_function", ("P13llama_context", [], None))
+    hidden_states.functions.cache_clear()
     try:
         lacking = "this llama.cpp cannot run trained heads, as it lacks llama_no_such_function"
         assert why_not(relied_on.HIDDEN_STATES) == lacking
         assert refused_head(monkeypatch).startswith(lacking)
     finally:
-        bindings.functions.cache_clear()
+        hidden_states.functions.cache_clear()
 
 
 def test_an_architecture_that_llama_cpp_does_not_know_ends_heads(monkeypatch: pytest.MonkeyPatch) -> None:

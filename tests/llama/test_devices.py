@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from specrun.errors import LlamaError
-from specrun.llama import library, rpc_servers
+from specrun.llama import devices, library
 from tests.conftest import SpecrunHere
 
 
@@ -38,19 +38,19 @@ def answering(answer: bytes | None) -> Iterator[str]:
 
 def test_a_server_that_is_not_there() -> None:
     with pytest.raises(LlamaError, match=r"127\.0\.0\.1:9 cannot be reached .*refused"):
-        rpc_servers.greet("127.0.0.1:9")
+        devices.greet("127.0.0.1:9")
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x03" + bytes(7) + b"\x02\x00\x00"])
 def test_a_server_of_another_kind(answer: bytes) -> None:
     with answering(answer) as address, pytest.raises(LlamaError, match="is no RPC server"):
-        rpc_servers.greet(address)
+        devices.greet(address)
 
 
 def test_a_server_that_another_program_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc_servers, "_SECONDS", 0.1)
+    monkeypatch.setattr(devices, "_SECONDS", 0.1)
     with answering(None) as address, pytest.raises(LlamaError, match="does not answer; it serves one program"):
-        rpc_servers.greet(address)
+        devices.greet(address)
 
 
 def test_a_build_without_rpc(here: SpecrunHere) -> None:
@@ -61,5 +61,5 @@ def test_a_build_without_rpc(here: SpecrunHere) -> None:
 
 @pytest.mark.slow
 def test_what_llama_cpp_says_before_it_gives_up() -> None:
-    assert "10.0.0.2:50052 speaks another version" in rpc_servers._lost("550: RPC handshake failed for 10.0.0.2:50052")
-    assert "broke; start it again" in rpc_servers._lost("35: Remote RPC server crashed or returned malformed response")
+    assert "10.0.0.2:50052 speaks another version" in devices._lost("550: RPC handshake failed for 10.0.0.2:50052")
+    assert "broke; start it again" in devices._lost("35: Remote RPC server crashed or returned malformed response")

@@ -8,7 +8,7 @@ import pytest
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.facts import tiny_model
-from specrun.llama.heads.target_states import TargetStates
+from specrun.llama.heads.hidden_states import TargetStates
 from specrun.llama_settings import LlamaSettings
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6]
