@@ -112,7 +112,6 @@ class DraftContext(AnyDraft):
         super().__init__(context, vocabulary.n_vocab, self._sequences[0])
         self.vocabulary = vocabulary
         self.others: list[DraftContext] = []
-        self._can_forget = context.can_forget
         self._n_promised = 0  # cells for nodes that the next pass may expand
         self._cells = TreeCells(
             context, self._sequences, lambda: sum(other._cells.n_cells + other._n_promised for other in self.others)
@@ -165,7 +164,7 @@ class DraftContext(AnyDraft):
     def n_unread(self, tokens: Sequence[int]) -> int:
         tokens = self.vocabulary.read(tokens)
         n = len(tokens) - self._n_forgotten - common_prefix(self._tokens, self._held_of(tokens[:-1]))
-        forgets = self._can_forget and len(tokens) > _FIRST + _LAST + _SLACK
+        forgets = self.context.can_forget and len(tokens) > _FIRST + _LAST + _SLACK
         return min(n, _FIRST + _LAST) if forgets else n
 
     def _held_of(self, tokens: Sequence[int]) -> list[int]:
@@ -174,7 +173,7 @@ class DraftContext(AnyDraft):
 
     def _forget(self, n: int) -> None:
         """Leave out the next `n` tokens after the first ones, if they are many; those in the cache move up."""
-        if n <= _SLACK or not self._can_forget:
+        if n <= _SLACK or not self.context.can_forget:
             return
         for sequence in self._sequences:
             if sequence != self._whole:  # they share cells, which are about to move

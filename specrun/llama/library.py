@@ -146,15 +146,8 @@ def watch_for_lost_pages(files: Iterable[Path]) -> None:
     sends SIGBUS to the thread that reads it, which is in the middle of a pass. Nothing can be computed then.
     """
     _mapped.update({str(file): file_bytes(file) for file in files})
-    _handle_lost_pages()
-
-
-@cache
-def _handle_lost_pages() -> None:
-    """Handle SIGBUS in C, as Python's own handlers only run when the operation that failed is over.
-
-    Another program's handler, Python's faulthandler for example, stays.
-    """
+    # In C, as Python's own handlers only run when the operation that failed is over. Another program's handler,
+    # Python's faulthandler for example, stays.
     if _SIGBUS and (before := _c_signal()(_SIGBUS, ctypes.cast(_on_lost_page, ctypes.c_void_p))):
         _c_signal()(_SIGBUS, before)
 

@@ -65,11 +65,7 @@ class ModelParameters:
     ) -> None:
         self.struct = llama_cpp.llama_model_default_params()
         self.struct.load_mtp = with_mtp
-
-        def goes_on(share: float, _user_data: object) -> bool:
-            return progress(share)
-
-        self._goes_on = llama_cpp.llama_progress_callback(goes_on)
+        self._goes_on = llama_cpp.llama_progress_callback(lambda share, _: progress(share))
         self.struct.progress_callback = self._goes_on
         self.struct.n_gpu_layers = settings.gpu_layers or 0
         if not settings.gpu_layers or devices.has_servers():

@@ -180,9 +180,8 @@ class RecurrentStates(TextCache):
     def __init__(self, context: LlamaContext, first: int = 0, checkpoint: int | None = None) -> None:
         """checkpoint: its sequence; None for a text without one."""
         TextCache.__init__(self, context, first, 1)
-        self._n_snapshots = context.n_snapshots
         self._checkpoint_seq = checkpoint
-        self.most_back = self._n_snapshots if checkpoint is None else None
+        self.most_back = context.n_snapshots if checkpoint is None else None
         self.most_pending = MOST_PENDING
 
     def checkpoint(self, end: int) -> None:
@@ -195,7 +194,7 @@ class RecurrentStates(TextCache):
         n_last = self._context.n_last_pass
         n_behind = self._context.sequence_length(self.first) - end
         # llama.cpp would take back more than that, too, and give a state of another text.
-        if n_last is not None and 0 < n_behind <= min(n_last - 1, self._n_snapshots):
+        if n_last is not None and 0 < n_behind <= min(n_last - 1, self._context.n_snapshots):
             self._context.n_last_pass = 0  # first: a second removal is refused, should Ctrl-C come after this one
             self._context.remove(self.first, end)
             return end

@@ -9,8 +9,8 @@ import numpy as np
 
 from specrun.llama.batch import Batch, committed_tokens, joined
 from specrun.llama.context import LlamaContext
+from specrun.llama.pass_bounds import PassBounds
 from specrun.llama.rollback import TextCache
-from specrun.speculation.planning.pass_sizes import PassSizes
 from specrun.speculation.tree import ROOT, TokenTree
 
 _KEPT_PASSES = 32  # after so many passes sequences that none of their trees needed are emptied
@@ -109,27 +109,28 @@ def tree_of(tokens: Sequence[int], n_cached: int, tree: TokenTree, sequences: Le
 
 
 def join_parts(
-    parts: Sequence[Part], padding: PassSizes, least: int = 0
+    parts: Sequence[Part], bounds: PassBounds, least: int
 ) -> tuple[Batch, list[tuple[TextCache, int]], list[int], list[slice]]:
-    """The pass over the parts of `score_together`. As a whole it gets a size of the class, `least` or larger.
+    """The pass over parts of texts, see `score_together`. As a whole it gets a size of the class, `least` or larger.
 
     Returns the batch; whose tokens it has, in its order, and how many of each, padding included; and for each part the
     place of its first token in the batch, and its rows of the logits, one for each node of its tree.
     """
     if len(parts) == 1:
         batch = parts[0].batch
-        if len(batch) >= least and all(n == padding.padded(n) for n in (len(batch), batch.n_outputs) if n):
+        n, n_wanted = len(batch), batch.n_outputs
+        if n >= least and n == bounds.padded_call(n) and n_wanted in (0, bounds.padding.padded(n_wanted)):
             # A plain pass may take less than a millisecond.
-            return batch, [(parts[0].cells, len(batch))], [0], [slice(None)]
+            return batch, [(parts[0].cells, n)], [0], [slice(None)]
     order = sorted(range(len(parts)), key=lambda i: parts[i].cells.last)  # see `slot_cells`
     last = parts[order[-1]]
     batch = joined([parts[i].batch for i in order])
     n_wanted = batch.n_outputs
     n = len(batch)
-    batch = batch.padded(padding.padded(max(n, least)), last.end_seq, last.end_position)
+    batch = batch.padded(bounds.padded_call(max(n, least)), last.end_seq, last.end_position)
     # llama.cpp computes the end of the last layer for wanted rows only, so their number is padded as well: with rows of
     # padding, and if that is too little, of pending tokens.
-    n_further = padding.padded(n_wanted) - n_wanted if n_wanted else 0
+    n_further = bounds.padding.padded(n_wanted) - n_wanted if n_wanted else 0
     if n_further:
         outputs = batch.outputs.copy()
         unwanted = np.flatnonzero(~outputs)

@@ -92,11 +92,11 @@ class TargetContext(PassBounds):
         """
         n_to_decode = self.begin_prompt(tokens)
         while self.n_chunk and not interrupted():
-            self.read_chunk()
+            score_together([], [self])
         return n_to_decode
 
     def begin_prompt(self, tokens: list[int], pause: int = 0, paused: Callable[[], object] = lambda: None) -> int:
-        """The same by calls of `read_chunk`. paused: called when `pause` tokens, or slightly fewer, are read."""
+        """The same by passes of `score_together`. paused: called when `pause` tokens, or slightly fewer, are read."""
         if not tokens:
             raise ValueError("an empty prompt")
         end = len(tokens) - 1
@@ -108,20 +108,11 @@ class TargetContext(PassBounds):
         self.n_cached = kept = self.cells.rollback(kept) if goes_on else self.cells.rewind(kept)
         self._sequences.count(kept)
         self._chunks = self._chunks_of_prompt(shared, pause, paused, end)
-        self.has_read_chunk()
+        self._has_read_chunk()
         return end - kept
 
-    def read_chunk(self) -> None:
-        """Decode the next chunk of the prompt that `begin_prompt` began."""
-        self._decode(self.prepare_chunk())
-        self.has_read_chunk()
-
-    def prepare_chunk(self) -> Part:
-        """What the next pass, which must follow at once, has of the prompt."""
-        return chunk_of(self.tokens, self.n_cached, self.n_chunk, self._sequences)
-
-    def has_read_chunk(self) -> None:
-        """Note that the chunk was decoded, and look for the next one."""
+    def _has_read_chunk(self) -> None:
+        """Note that the chunk of the prompt was decoded, and look for the next one."""
         self.n_chunk = 0
         self.n_chunk = next(self._chunks, 0)
 
@@ -143,12 +134,13 @@ class TargetContext(PassBounds):
         self.cells.keep_prompt(self.n_cached)
         self.cells.checkpoint(self.n_cached)
 
-    def _decode(self, part: Part) -> None:
-        size = self.padded_call(len(part.batch))
-        self._begin = 0
-        batch = part.batch.padded(size, part.end_seq, part.end_position)
-        with self.cells.writing(batch, [(self.cells, len(batch))]):
-            self.context.decode(batch)
+    def _decode(self, parts: Sequence[Part], least: int = 0) -> tuple[Logits, list[int], list[slice]]:
+        """One pass over parts of texts in this context. Returns its logits, and for each part the place of its first
+        token in the batch, and its rows of the logits.
+        """
+        batch, shares, begins, rows = join_parts(parts, self, least)
+        with self.cells.writing(batch, shares):
+            return self.context.decode(batch), begins, rows
 
     def _decode_committed(self, end: int, largest: int) -> Iterator[int]:
         """The tokens of each call of llama.cpp that decodes committed ones up to `end`. It must be made at once."""
@@ -181,7 +173,8 @@ class TargetContext(PassBounds):
         n_alone = self.n_alone(len(self.tokens) - 1 - self.n_cached)
         if n_alone:
             for n in self._decode_committed(self.n_cached + n_alone, self.largest_pass):
-                self._decode(chunk_of(self.tokens, self.n_cached, n, self._sequences))
+                self._decode([chunk_of(self.tokens, self.n_cached, n, self._sequences)])
+                self._begin = 0
         self._sequences.provide(tree.n_leaves, self.n_cached)
         part = tree_of(self.tokens, self.n_cached, tree, self._sequences)
         self._n_before = part.n_before
@@ -277,18 +270,14 @@ def score_together(
     float32[len(tree), n_vocab], a view that the next pass overwrites; row i predicts the token after node i. Raises
     ContextFullError if the tokens do not fit together.
     """
-    if not texts and len(reading) == 1:
-        reading[0].read_chunk()
-        return []
     first = texts[0][0] if texts else reading[0]
-    parts = [target.prepare(tree) for target, tree in texts] + [target.prepare_chunk() for target in reading]
-    batch, shares, begins, rows = join_parts(parts, first.padding, least)
-    with first.cells.writing(batch, shares):
-        logits = first.context.decode(batch)
+    parts = [target.prepare(tree) for target, tree in texts]
+    parts += [chunk_of(target.tokens, target.n_cached, target.n_chunk, target._sequences) for target in reading]
+    logits, begins, rows = first._decode(parts, least)
     for target, begin in zip([*(target for target, _ in texts), *reading], begins, strict=True):
         target._begin = begin
     for target in reading:
-        target.has_read_chunk()
+        target._has_read_chunk()
     return [logits[places] for places in rows[: len(texts)]]
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import llama_cpp
 import numpy as np
@@ -98,8 +99,8 @@ class MarkovPart:
     """
 
     def __init__(self, before: Rows, after: Logits, drafted: NDArray[np.int64] | None) -> None:
-        self._before, self._after, self._drafted = before, after, drafted
-        self._rows: dict[int, Logits] = {}  # of `before`
+        self._after, self._drafted = after, drafted
+        self._row = cache(lambda token: before([token])[0])
         self._levels = np.empty((0, 0), np.float32)
         self._likeliest: list[int] = []  # token that each level was computed for
         self._candidates: dict[int, tuple[NDArray[np.int64] | slice, Logits]] = {}  # and their rows, by level
@@ -128,11 +129,6 @@ class MarkovPart:
         logits = row if self._drafted is None else row[self._drafted]
         best = np.argpartition(logits, -_LIKELIEST)[-_LIKELIEST:]
         return best if self._drafted is None else self._drafted[best], self._after[best]
-
-    def _row(self, token: int) -> Logits:
-        if token not in self._rows:
-            self._rows[token] = self._before([token])[0]
-        return self._rows[token]
 
 
 def markov_part(file: GgufFile) -> MarkovPart | None:
@@ -210,7 +206,6 @@ class BlockDraft(AnyDraft):
         width = len(layers) * target.model.n_embd
         self.states = TargetStates(target, layers, context.config, width, dtype=np.float16)
         self._pairs = pairs
-        self._n_dimensions = context.model.n_dimensions
         self._levels: Logits = np.empty((0, n_vocab), np.float32)  # by depth of the node that they follow
         self._depths: dict[int, int] = {}  # of the nodes that can get children
 
@@ -229,7 +224,8 @@ class BlockDraft(AnyDraft):
             while kept < len(above_root):
                 end = min(kept + self.context.config.n_batch, len(above_root))
                 rows = self.states.of(above_root, kept, end)
-                batch = rows_batch(rows, kept, self._whole, outputs=False, n_dimensions=self._n_dimensions)
+                dimensions = self.context.model.n_dimensions
+                batch = rows_batch(rows, kept, self._whole, outputs=False, n_dimensions=dimensions)
                 self.context.compute(llama_cpp.llama_decode, batch.struct, "a pass of a head")
                 kept = end
                 self._tokens = above_root[:kept]

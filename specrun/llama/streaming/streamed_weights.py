@@ -9,9 +9,9 @@ from specrun.errors import LlamaError
 from specrun.hardware.fit import Residency, ResidencyPlan, RingSettings, relieved
 from specrun.hardware.memory import Pressure
 from specrun.llama import library
-from specrun.llama.streaming.address_space import CannotStreamError
+from specrun.llama.streaming.address_space import CannotStreamError, SlotMemory
 from specrun.llama.streaming.gate import LayerGate
-from specrun.llama.streaming.ring import Ring, SlotMemory
+from specrun.llama.streaming.ring import Ring
 from specrun.llama.streaming.weight_file import HeldPages, Request
 
 

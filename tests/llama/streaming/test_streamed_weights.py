@@ -24,8 +24,8 @@ from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import LlamaContext
 from specrun.llama.streaming import address_space, weight_file
-from specrun.llama.streaming.address_space import CannotStreamError, mappings_of
-from specrun.llama.streaming.ring import Ring, SlotMemory
+from specrun.llama.streaming.address_space import CannotStreamError, SlotMemory, mappings_of
+from specrun.llama.streaming.ring import Ring
 from specrun.llama.streaming.streamed_weights import StreamedWeights
 from specrun.speculation.tree import TokenTree
 from tests.models import edited, random_gemma3, random_llama, random_mamba, random_qwen3_moe, split
