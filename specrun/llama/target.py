@@ -83,20 +83,22 @@ class TargetContext(PassBounds):
         """Tokens of the next pass over `tree`: pending ones and padding are included."""
         return self.padding.padded(self.n_pending + len(tree))
 
-    def set_prompt(self, tokens: list[int], interrupted: Callable[[], bool] = lambda: False) -> int:
+    def set_prompt(self, tokens: list[int]) -> int:
         """Make `tokens` the committed text and decode all but the last, reusing the prefix that the cache shares.
 
-        Whatever interrupted a pass or a commit before, the cache is right afterwards. `interrupted` is called before
-        each pass and may end decoding early; then `n_cached` says how far it came. Returns the number of tokens that
+        Whatever interrupted a pass or a commit before, the cache is right afterwards. Returns the number of tokens that
         were to be decoded. Raises ValueError for no tokens, ContextFullError if they do not fit.
         """
         n_to_decode = self.begin_prompt(tokens)
-        while self.n_chunk and not interrupted():
+        while self.n_chunk:
             score_together([], [self])
         return n_to_decode
 
     def begin_prompt(self, tokens: list[int], pause: int = 0, paused: Callable[[], object] = lambda: None) -> int:
-        """The same by passes of `score_together`. paused: called when `pause` tokens, or slightly fewer, are read."""
+        """The same, by passes of `score_together` as long as there is a chunk; `n_cached` says how far it came.
+
+        paused: called when `pause` tokens, or slightly fewer, are read.
+        """
         if not tokens:
             raise ValueError("an empty prompt")
         end = len(tokens) - 1

@@ -28,6 +28,7 @@ from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming.ring import Ring
 from specrun.llama.streaming.streamed_weights import StreamedWeights
+from specrun.llama.target import score_together
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.tree import TokenTree, n_in_order
@@ -105,8 +106,10 @@ class TargetStates(RuleBasedStateMachine):
     @rule(keep=SHARES, n_new=st.integers(1, 300), n_passes=st.integers(0, 4), keep_then=SHARES, seed=SEEDS)
     def interrupted_prompt(self, keep: float, n_new: int, n_passes: int, keep_then: float, seed: int) -> None:
         """A text of which only the first passes are made, and another one."""
-        left = iter(range(n_passes))
-        self.target.set_prompt(self._text(keep, n_new, seed), lambda: next(left, None) is None)
+        self.target.begin_prompt(self._text(keep, n_new, seed))
+        for _ in range(n_passes):
+            if self.target.n_chunk:
+                score_together([], [self.target])
         self.prompt(keep_then, 5, seed + 1)
 
     @rule(keep_then=SHARES, seed=SEEDS)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 
 import llama_cpp
 import numpy as np
@@ -210,10 +211,7 @@ class BlockDraft(AnyDraft):
         self._depths: dict[int, int] = {}  # of the nodes that can get children
 
     def start(self, tokens: Sequence[int]) -> Logits:
-        """Bring the cache to all of `tokens` but the last, the root, and draft the block after it.
-
-        Returns float32[n_vocab], the logits after the root. The target must have read all before the root.
-        """
+        """See `DraftModel`. The target must have read all before the root. A pass drafts the block after it."""
         if self._is_unfinished:
             self.reset()
         with self._changing():
@@ -245,16 +243,13 @@ class BlockDraft(AnyDraft):
             self.context.remove(ALL_SEQUENCES, 0)
 
     def expandable(self, parents: Sequence[int], width: int) -> Sequence[int]:
-        """Places, ascending, of at most `width` nodes whose children are in the block, and whose parents are expanded.
-
-        parents: the parent of every node that may still be expanded, in the order in which the nodes would be.
-        """
+        """See `DraftModel`: nodes whose children are in the block can be expanded, once their parents were."""
         last = len(self._levels) - 1
         known = (place for place, parent in enumerate(parents) if self._depths.get(parent, last) < last)
-        return [place for place, _ in zip(known, range(width), strict=False)]
+        return list(islice(known, width))
 
     def expand(self, nodes: Sequence[DraftNode]) -> Logits:
-        """float32[len(nodes), n_vocab]: the logits after each of `nodes`, whose parents were expanded before."""
+        """See `DraftModel`. The parents must have been expanded before."""
         depths = [self._depths[node.parent] + 1 for node in nodes]
         self._depths.update(zip((node.id for node in nodes), depths, strict=True))
         if self._pairs is None:
