@@ -87,19 +87,21 @@ class PassBounds:
     def whole(self, n: int) -> int:
         """The most of `n` committed tokens that a call can decode without padding, even more than the largest size."""
         if self.cells.drops_padding:
-            return max(n, 0)
+            return n
         n = n // self.padding.multiple * self.padding.multiple
         rest = n % self._config.n_batch
-        n -= rest if rest < self.padding.least else 0
-        return max(n, 0)
+        return n - rest if rest < self.padding.least else n
 
     def n_alone(self, n_waiting: int) -> int:
         """How many of the committed tokens that wait for a pass are decoded in passes of their own before the next."""
         most = self.cells.most_pending
-        most = 0 if most is not None and not self.cells.takes_back else most
-        if most is not None and self.padding.most is not None:
+        if most is None:
+            return 0
+        if not self.cells.takes_back:
+            most = 0
+        elif self.padding.most is not None:
             most = min(most, self.padding.most // 2)  # the other half is for the tree
-        if most is None or n_waiting <= most:
+        if n_waiting <= most:
             return 0
         rest = n_waiting % self.largest_pass
         return n_waiting - rest + self.whole(rest)

@@ -88,8 +88,7 @@ class TextCache:
     most_back: most tokens of a pass that can be taken back, so that passes have to be small; None for no bound.
     most_pending: most committed tokens that wait in front of a pass; None for no bound.
     drops_padding: whether tokens after the committed text can be dropped without decoding any of it again.
-    prompt_tail: the last tokens of a prompt, before which `keep_prompt` is to be called; None if it does nothing.
-    prompt: the state that was kept there; None if there is none.
+    prompt: the state that was kept near the end of the prompt, where there is one.
     least_end: fewest tokens to which the last ones can be taken back, besides none at all. Of layers that attend to a
         window llama.cpp copies only what tokens after the end see.
     shares_prompts: whether a pass over a chunk of the prompt may have tokens of other texts, too.
@@ -100,7 +99,6 @@ class TextCache:
     most_back: int | None = None
     most_pending: int | None = None
     drops_padding = True
-    prompt_tail: int | None = None
     prompt: PromptState | None = None
     least_end = 0
     shares_prompts = True
@@ -175,7 +173,6 @@ class RecurrentStates(TextCache):
     """
 
     drops_padding = False
-    prompt_tail: int | None = PROMPT_TAIL
 
     def __init__(self, context: LlamaContext, first: int = 0, checkpoint: int | None = None) -> None:
         """checkpoint: its sequence; None for a text without one."""

@@ -23,7 +23,7 @@ from specrun.llama.batch import common_prefix
 from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.heads.hidden_states import TargetStates
 from specrun.llama.pass_bounds import PassBounds
-from specrun.llama.rollback import CachedText, SavedText, text_cache
+from specrun.llama.rollback import PROMPT_TAIL, CachedText, SavedText, text_cache
 from specrun.llama.scoring import LeafSequences, Part, chunk_of, join_parts, tree_of
 from specrun.llama.slot_cells import CellLedger, SlotCells
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
@@ -125,9 +125,8 @@ class TargetContext(PassBounds):
         if shared < pause < end:
             yield from self._decode_committed(pause, self.prompt_call())
             paused()
-        tail = self.cells.prompt_tail
-        if tail is not None and end - tail > shared:
-            yield from self._decode_committed(end - tail, self.prompt_call())
+        if not self.cells.drops_padding and end - PROMPT_TAIL > shared:
+            yield from self._decode_committed(end - PROMPT_TAIL, self.prompt_call())
             self.cells.keep_prompt(self.n_cached)
         yield from self._decode_committed(end, self.prompt_call())
 
@@ -150,8 +149,7 @@ class TargetContext(PassBounds):
         if end > n_ctx:
             raise ContextFullError(f"{end} tokens do not fit the context of {n_ctx}; give a larger --ctx-size")
         while self.n_cached < end:
-            n = min(largest, end - self.n_cached)
-            n = n if self.cells.drops_padding else self.whole(n)
+            n = self.whole(min(largest, end - self.n_cached))
             if n == 0:
                 break
             yield n
