@@ -34,6 +34,7 @@ MOST_PENDING = 16
 # The prompt state lies so many tokens before the prompt's end: chat templates write the beginning of an
 # answer, and leave its thoughts out of the next prompt, so the two part a few tokens before that end.
 PROMPT_TAIL = 16
+_KEPT_PASSES = 32  # after so many passes sequences that none of their trees needed are emptied
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,12 @@ class SavedText:
 class TextCache:
     """What a target's context needs of its cache, here where any of the cells can be removed.
 
-    first: the first of the sequences of the context that hold the text.
-    max_leaves: most leaf paths that a pass can check, and the number of these sequences.
+    The text is on a sequence for each leaf path of the next trees. Marking a cell costs time for each sequence that it
+    is on, so it is on as many only as recent trees had leaves; others copy it when a tree needs them.
+
+    first: the first of the sequences of the context that are for the text. It always holds it.
+    n_sequences: how many hold what is cached; the others are empty.
+    max_leaves: most leaf paths that a pass can check, and the number of all these sequences.
     most_back: most tokens of a pass that can be taken back, so that passes have to be small; None for no bound.
     most_pending: most committed tokens that wait in front of a pass; None for no bound.
     drops_padding: whether tokens after the committed text can be dropped without decoding any of it again.
@@ -92,7 +97,6 @@ class TextCache:
     least_end: fewest tokens to which the last ones can be taken back, besides none at all. Of layers that attend to a
         window llama.cpp copies only what tokens after the end see.
     shares_prompts: whether a pass over a chunk of the prompt may have tokens of other texts, too.
-    least_sequences: fewest sequences that hold what is cached, as soon as there are any tokens.
     n_checkpoint: tokens of the text whose state the checkpoint has; 0 without one.
     """
 
@@ -102,13 +106,44 @@ class TextCache:
     prompt: PromptState | None = None
     least_end = 0
     shares_prompts = True
-    least_sequences = 1
     n_checkpoint = 0
 
-    def __init__(self, context: LlamaContext, first: int, max_leaves: int) -> None:
+    def __init__(self, context: LlamaContext, first: int, max_leaves: int, least: int = 1) -> None:
+        """least: fewest sequences that hold what is cached, as soon as there are any tokens."""
         self._context = context
         self.first = first
         self.max_leaves = max_leaves
+        self.n_sequences = self._least = least
+        self._n_needed = least  # most leaves of a tree since the number of sequences was last reconsidered
+        self._n_passes = 0  # since then
+
+    @property
+    def last_sequence(self) -> int:
+        """The last sequence that holds the text."""
+        return self.first + self.n_sequences - 1
+
+    def count_sequences(self, n_cached: int) -> None:
+        """Find the first sequences that hold the `n_cached` tokens, and empty all others."""
+        lengths = self._context.sequence_lengths()[self.first : self.first + self.max_leaves]
+        holds = lengths == n_cached if n_cached else np.zeros(len(lengths), np.bool_)
+        n = max(int(np.append(holds, False).argmin()), 1)
+        for seq in np.flatnonzero(lengths[n:]).tolist():
+            self._context.remove(self.first + n + seq, 0)
+        least = self._least if n_cached else 0
+        self._context.copy(self.first, range(self.first + n, self.first + least), 0, n_cached)
+        self.n_sequences = max(n, self._least)
+        self._n_needed = max(min(self._n_needed, self.n_sequences), self._least)
+
+    def provide_sequences(self, n_leaves: int, n_cached: int) -> None:
+        """Let at least `n_leaves` sequences hold what is cached, and not many more than recent trees needed."""
+        self._n_needed = max(self._n_needed, n_leaves)
+        self._n_passes += 1
+        if n_leaves <= self.n_sequences and self._n_passes < _KEPT_PASSES:
+            return
+        for seq in range(self._n_needed, self.n_sequences):
+            self._context.remove(self.first + seq, 0)
+        self._context.copy(self.first, range(self.last_sequence + 1, self.first + self._n_needed), 0, n_cached)
+        self.n_sequences, self._n_needed, self._n_passes = self._n_needed, max(n_leaves, self._least), 0
 
     @property
     def n_elsewhere(self) -> int:

@@ -8,59 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specrun.llama.batch import Batch, committed_tokens, joined
-from specrun.llama.context import LlamaContext
 from specrun.llama.pass_bounds import PassBounds
 from specrun.llama.rollback import TextCache
 from specrun.speculation.tree import ROOT, TokenTree
-
-_KEPT_PASSES = 32  # after so many passes sequences that none of their trees needed are emptied
-
-
-class LeafSequences:
-    """The sequences that hold a committed text: one for each leaf path of the next trees.
-
-    Marking a cell costs time for each sequence that it is on, so the text is on as many sequences only as recent trees
-    had leaves; others copy it when a tree needs them. The first always holds it.
-
-    cells: of the text. n: how many hold what is cached; the others are empty.
-    """
-
-    def __init__(self, context: LlamaContext, cells: TextCache) -> None:
-        self._context = context
-        self.cells = cells
-        self.first = cells.first
-        self._least = cells.least_sequences
-        self.n = self._least
-        self._n_needed = self._least  # most leaves of a tree since the number of sequences was last reconsidered
-        self._n_passes = 0  # since then
-
-    @property
-    def last(self) -> int:
-        """The last sequence that holds the text."""
-        return self.first + self.n - 1
-
-    def count(self, n_cached: int) -> None:
-        """Find the first sequences that hold the `n_cached` tokens, and empty all others."""
-        lengths = self._context.sequence_lengths()[self.first : self.first + self.cells.max_leaves]
-        holds = lengths == n_cached if n_cached else np.zeros(len(lengths), np.bool_)
-        self.n = max(int(np.append(holds, False).argmin()), 1)
-        for seq in np.flatnonzero(lengths[self.n :]).tolist():
-            self._context.remove(self.first + self.n + seq, 0)
-        least = self._least if n_cached else 0
-        self._context.copy(self.first, range(self.last + 1, self.first + least), 0, n_cached)
-        self.n = max(self.n, self._least)
-        self._n_needed = max(min(self._n_needed, self.n), self._least)
-
-    def provide(self, n_leaves: int, n_cached: int) -> None:
-        """Let at least `n_leaves` sequences hold what is cached, and not many more than recent trees needed."""
-        self._n_needed = max(self._n_needed, n_leaves)
-        self._n_passes += 1
-        if n_leaves <= self.n and self._n_passes < _KEPT_PASSES:
-            return
-        for seq in range(self._n_needed, self.n):
-            self._context.remove(self.first + seq, 0)
-        self._context.copy(self.first, range(self.last + 1, self.first + self._n_needed), 0, n_cached)
-        self.n, self._n_needed, self._n_passes = self._n_needed, max(n_leaves, self._least), 0
 
 
 @dataclass(frozen=True)
@@ -70,42 +20,41 @@ class Part:
     cells: TextCache  # of the text
     batch: Batch  # committed tokens, and the tree if there is one
     n_before: int  # the committed tokens before the tree's root
-    end_seq: int  # where padding would go on
-    end_position: int
+    end_position: int  # where padding would go on, on the last sequence of the text
 
 
-def chunk_of(tokens: Sequence[int], n_cached: int, n: int, sequences: LeafSequences) -> Part:
+def chunk_of(tokens: Sequence[int], n_cached: int, n: int, cells: TextCache) -> Part:
     """The next `n` of the committed `tokens`, of which the cache holds `n_cached`. No logits of them are wanted."""
     end = n_cached + n
-    batch = committed_tokens(list(tokens[n_cached:end]), n_cached, sequences.n, n_outputs=0, first_seq=sequences.first)
-    return Part(sequences.cells, batch, n, sequences.last, end)
+    batch = committed_tokens(list(tokens[n_cached:end]), n_cached, cells.n_sequences, 0, cells.first)
+    return Part(cells, batch, n, end)
 
 
-def tree_of(tokens: Sequence[int], n_cached: int, tree: TokenTree, sequences: LeafSequences) -> Part:
+def tree_of(tokens: Sequence[int], n_cached: int, tree: TokenTree, cells: TextCache) -> Part:
     """The committed `tokens` that the cache does not hold, whose last token is the root, and the `tree`.
 
-    sequences: as many as the tree has leaves must hold what is cached. Logits of the tree's nodes are wanted.
+    As many sequences as the tree has leaves must hold what is cached. Logits of the tree's nodes are wanted.
     """
     root_position = len(tokens) - 1
     if len(tree) == 1:  # a plain pass may take less than a millisecond
         pending = list(tokens[n_cached:])
-        batch = committed_tokens(pending, n_cached, sequences.n, n_outputs=1, first_seq=sequences.first)
-        return Part(sequences.cells, batch, len(pending) - 1, sequences.last, root_position + 1)
+        batch = committed_tokens(pending, n_cached, cells.n_sequences, 1, cells.first)
+        return Part(cells, batch, len(pending) - 1, root_position + 1)
     before = np.asarray(tokens[n_cached:-1], np.int32)
     n_before = len(before)
     # Committed tokens, the root included, are on every sequence that is in use, so that these stay equally long.
     n_seq = tree.leaf_counts.copy()
-    n_seq[ROOT] = sequences.n
+    n_seq[ROOT] = cells.n_sequences
     batch = Batch(
         tokens=np.concatenate([before, tree.tokens]),
         positions=np.concatenate([np.arange(n_cached, root_position, dtype=np.int32), root_position + tree.depths]),
-        first_seq=sequences.first + np.concatenate([np.zeros(n_before, np.int32), tree.first_leaves]),
-        n_seq=np.concatenate([np.full(n_before, sequences.n, np.int32), n_seq]),
+        first_seq=cells.first + np.concatenate([np.zeros(n_before, np.int32), tree.first_leaves]),
+        n_seq=np.concatenate([np.full(n_before, cells.n_sequences, np.int32), n_seq]),
         outputs=np.arange(n_before + len(tree)) >= n_before,
     )
     # Padding continues the last sequence. If the tree has a path on it, that is the path of its last node.
-    depth = int(tree.depths[-1]) if tree.n_leaves == sequences.n else 0
-    return Part(sequences.cells, batch, n_before, sequences.last, root_position + depth + 1)
+    depth = int(tree.depths[-1]) if tree.n_leaves == cells.n_sequences else 0
+    return Part(cells, batch, n_before, root_position + depth + 1)
 
 
 def join_parts(
@@ -127,7 +76,7 @@ def join_parts(
     batch = joined([parts[i].batch for i in order])
     n_wanted = batch.n_outputs
     n = len(batch)
-    batch = batch.padded(bounds.padded_call(max(n, least)), last.end_seq, last.end_position)
+    batch = batch.padded(bounds.padded_call(max(n, least)), last.cells.last_sequence, last.end_position)
     # llama.cpp computes the end of the last layer for wanted rows only, so their number is padded as well: with rows of
     # padding, and if that is too little, of pending tokens.
     n_further = bounds.padding.padded(n_wanted) - n_wanted if n_wanted else 0

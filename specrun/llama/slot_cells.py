@@ -186,10 +186,9 @@ class SlotCells(TextCache):
     leaves_holes = False
 
     def __init__(self, ledger: CellLedger, first: int, max_leaves: int, spares: range) -> None:
-        TextCache.__init__(self, ledger.context, first, max_leaves)
+        TextCache.__init__(self, ledger.context, first, max_leaves, least=max(len(spares), 1))
         self.ledger = ledger
         self.spares = spares
-        self.least_sequences = max(len(spares), 1)
         self.cells: list[int] = []
         self.dead: dict[int, _Dead] = {}
         # The place of the last pass among the cells, its batch, and the text's part of that.

@@ -24,7 +24,7 @@ from specrun.llama.context import LlamaContext, Logits
 from specrun.llama.heads.hidden_states import TargetStates
 from specrun.llama.pass_bounds import PassBounds
 from specrun.llama.rollback import PROMPT_TAIL, CachedText, SavedText, text_cache
-from specrun.llama.scoring import LeafSequences, Part, chunk_of, join_parts, tree_of
+from specrun.llama.scoring import Part, chunk_of, join_parts, tree_of
 from specrun.llama.slot_cells import CellLedger, SlotCells
 from specrun.speculation.tree import ROOT, TokenTree, n_in_order
 
@@ -49,7 +49,6 @@ class TargetContext(PassBounds):
         self.states: TargetStates | None = None
         self._n_before = 0  # pending tokens in front of the tree scored last
         self._begin = 0  # the first of this text's tokens in the last pass over it
-        self._sequences = LeafSequences(context, self.cells)
         self._chunks: Iterator[int] = iter(())  # the tokens of each, of a prompt that is being read
         self.n_chunk = 0
 
@@ -108,7 +107,7 @@ class TargetContext(PassBounds):
         self.n_cached = kept = min(shared, self.n_cached)
         self.tokens = list(tokens)
         self.n_cached = kept = self.cells.rollback(kept) if goes_on else self.cells.rewind(kept)
-        self._sequences.count(kept)
+        self.cells.count_sequences(kept)
         self._chunks = self._chunks_of_prompt(shared, pause, paused, end)
         self._has_read_chunk()
         return end - kept
@@ -173,10 +172,10 @@ class TargetContext(PassBounds):
         n_alone = self.n_alone(len(self.tokens) - 1 - self.n_cached)
         if n_alone:
             for n in self._decode_committed(self.n_cached + n_alone, self.largest_pass):
-                self._decode([chunk_of(self.tokens, self.n_cached, n, self._sequences)])
+                self._decode([chunk_of(self.tokens, self.n_cached, n, self.cells)])
                 self._begin = 0
-        self._sequences.provide(tree.n_leaves, self.n_cached)
-        part = tree_of(self.tokens, self.n_cached, tree, self._sequences)
+        self.cells.provide_sequences(tree.n_leaves, self.n_cached)
+        part = tree_of(self.tokens, self.n_cached, tree, self.cells)
         self._n_before = part.n_before
         if self.pass_size(tree) > part.n_before + 1:
             self.cells.checkpoint(self.n_cached)
@@ -196,7 +195,7 @@ class TargetContext(PassBounds):
         n_cached = self.cells.rollback(end)
         if kept > 1:
             first = self.cells.first
-            self.context.copy(first, range(first + 1, first + self._sequences.n), root_position + 1, end)
+            self.context.copy(first, range(first + 1, first + self.cells.n_sequences), root_position + 1, end)
         self.n_cached = n_cached
         self.tokens.extend(int(tree.tokens[node]) for node in path[1:])
         self.tokens.append(next_token)
@@ -236,14 +235,14 @@ class TargetContext(PassBounds):
         if self.states and saved.for_head:
             self.states.restore(saved.for_head)
         self.tokens, self.n_cached = list(saved.held.tokens), saved.held.n_cached
-        self._sequences.count(self.n_cached)
+        self.cells.count_sequences(self.n_cached)
 
     def move_down(self) -> None:
         """Move the text, which must be a slot's, into the lowest free cells. Raises LlamaError if llama.cpp fails."""
         if self.n_cached:
             assert self.slot
             self.slot.move_down()
-            self._sequences.count(self.n_cached)
+            self.cells.count_sequences(self.n_cached)
 
     def drop_tree(self) -> None:
         """Remove from the cache what the last `score` wrote, without committing anything."""
@@ -255,7 +254,7 @@ class TargetContext(PassBounds):
         self.n_cached = 0
         self._chunks, self.n_chunk = iter(()), 0
         self.cells.clear()
-        self._sequences.count(0)
+        self.cells.count_sequences(0)
 
 
 def score_together(
@@ -272,7 +271,7 @@ def score_together(
     """
     first = texts[0][0] if texts else reading[0]
     parts = [target.prepare(tree) for target, tree in texts]
-    parts += [chunk_of(target.tokens, target.n_cached, target.n_chunk, target._sequences) for target in reading]
+    parts += [chunk_of(target.tokens, target.n_cached, target.n_chunk, target.cells) for target in reading]
     logits, begins, rows = first._decode(parts, least)
     for target, begin in zip([*(target for target, _ in texts), *reading], begins, strict=True):
         target._begin = begin
