@@ -47,7 +47,6 @@ class TargetContext(PassBounds):
         self.tokens: list[int] = []
         self.n_cached = 0
         self.states: TargetStates | None = None
-        self._n_before = 0  # pending tokens in front of the tree scored last
         self._begin = 0  # the first of this text's tokens in the last pass over it
         self._chunks: Iterator[int] = iter(())  # the tokens of each, of a prompt that is being read
         self.n_chunk = 0
@@ -176,8 +175,7 @@ class TargetContext(PassBounds):
                 self._begin = 0
         self.cells.provide_sequences(tree.n_leaves, self.n_cached)
         part = tree_of(self.tokens, self.n_cached, tree, self.cells)
-        self._n_before = part.n_before
-        if self.pass_size(tree) > part.n_before + 1:
+        if self.padding.padded(len(part.batch)) > part.n_before + 1:
             self.cells.checkpoint(self.n_cached)
         return part
 
@@ -188,10 +186,10 @@ class TargetContext(PassBounds):
         end = root_position + kept
         if self.states:
             # Pending tokens were in no pass before, where the last tokens of a prompt wait for a pass of a whole class.
-            first = root_position - self._n_before
-            tokens = [*self.tokens[first:root_position], *tree.tokens[path].tolist()]
-            places = np.append(np.arange(self._n_before), self._n_before + np.array(path))
-            self.states.note(first, tokens, self._begin + places)
+            n_before = root_position - self.n_cached
+            tokens = [*self.tokens[self.n_cached : root_position], *tree.tokens[path].tolist()]
+            places = np.append(np.arange(n_before), n_before + np.array(path))
+            self.states.note(self.n_cached, tokens, self._begin + places)
         n_cached = self.cells.rollback(end)
         if kept > 1:
             first = self.cells.first
