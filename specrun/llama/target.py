@@ -34,7 +34,7 @@ class TargetContext(PassBounds):
 
     tokens: all committed text; its last token is the root of the next tree.
     n_cached: number of leading tokens that the cache holds; between passes it holds nothing else.
-    n_chunk: tokens of the next chunk of a prompt that is being read; 0 if nothing is left to be read.
+    n_chunk: committed tokens that a pass of their own reads next, as of a prompt; 0 if nothing is left to be read.
     states: keeps the hidden states of the committed text for a head; None without one. It has those of what is cached.
     """
 
@@ -48,7 +48,7 @@ class TargetContext(PassBounds):
         self.n_cached = 0
         self.states: TargetStates | None = None
         self._begin = 0  # the first of this text's tokens in the last pass over it
-        self._chunks: Iterator[int] = iter(())  # the tokens of each, of a prompt that is being read
+        self._chunks: Iterator[int] = iter(())  # the tokens of each further chunk
         self.n_chunk = 0
 
     @property
@@ -88,8 +88,7 @@ class TargetContext(PassBounds):
         were to be decoded. Raises ValueError for no tokens, ContextFullError if they do not fit.
         """
         n_to_decode = self.begin_prompt(tokens)
-        while self.n_chunk:
-            score_together([], [self])
+        self._read_chunks()
         return n_to_decode
 
     def begin_prompt(self, tokens: list[int], pause: int = 0, paused: Callable[[], object] = lambda: None) -> int:
@@ -111,38 +110,34 @@ class TargetContext(PassBounds):
         self._has_read_chunk()
         return end - kept
 
+    def _read_chunks(self) -> None:
+        while self.n_chunk:
+            score_together([], [self])
+
     def _has_read_chunk(self) -> None:
-        """Note that the chunk of the prompt was decoded, and look for the next one."""
+        """Note that the chunk was decoded, and look for the next one."""
         self.n_chunk = 0
         self.n_chunk = next(self._chunks, 0)
 
     def _chunks_of_prompt(self, shared: int, pause: int, paused: Callable[[], object], end: int) -> Iterator[int]:
         # Shared tokens that are still pending are decoded first, on their own. After plain decoding the cache would
         # hold them already, so new text is cut into the same chunks whichever plan wrote the text before it.
-        yield from self._decode_committed(shared, self.largest_pass)
+        yield from self._chunks_to(shared, self.largest_pass)
         if shared < pause < end:
-            yield from self._decode_committed(pause, self.prompt_call())
+            yield from self._chunks_to(pause, self.prompt_call())
             paused()
         if not self.cells.drops_padding and end - PROMPT_TAIL > shared:
-            yield from self._decode_committed(end - PROMPT_TAIL, self.prompt_call())
+            yield from self._chunks_to(end - PROMPT_TAIL, self.prompt_call())
             self.cells.keep_prompt(self.n_cached)
-        yield from self._decode_committed(end, self.prompt_call())
+        yield from self._chunks_to(end, self.prompt_call())
 
     def checkpoint(self) -> None:
         """Let `drop_tree` come back to what is cached now, without decoding anything again, until the next prompt."""
         self.cells.keep_prompt(self.n_cached)
         self.cells.checkpoint(self.n_cached)
 
-    def _decode(self, parts: Sequence[Part], least: int = 0) -> tuple[Logits, list[int], list[slice]]:
-        """One pass over parts of texts in this context. Returns its logits, and for each part the place of its first
-        token in the batch, and its rows of the logits.
-        """
-        batch, shares, begins, rows = join_parts(parts, self, least)
-        with self.cells.writing(batch, shares):
-            return self.context.decode(batch), begins, rows
-
-    def _decode_committed(self, end: int, largest: int) -> Iterator[int]:
-        """The tokens of each call of llama.cpp that decodes committed ones up to `end`. It must be made at once."""
+    def _chunks_to(self, end: int, largest: int) -> Iterator[int]:
+        """The tokens of each chunk of committed text up to `end`. A pass must read it before the next is asked for."""
         n_ctx = self.context.config.n_ctx
         if end > n_ctx:
             raise ContextFullError(f"{end} tokens do not fit the context of {n_ctx}; give a larger --ctx-size")
@@ -170,9 +165,9 @@ class TargetContext(PassBounds):
             raise ValueError(f"a tree of {tree.n_leaves} leaf paths; a pass checks {self.max_leaves}")
         n_alone = self.n_alone(len(self.tokens) - 1 - self.n_cached)
         if n_alone:
-            for n in self._decode_committed(self.n_cached + n_alone, self.largest_pass):
-                self._decode([chunk_of(self.tokens, self.n_cached, n, self.cells)])
-                self._begin = 0
+            self._chunks = self._chunks_to(self.n_cached + n_alone, self.largest_pass)
+            self._has_read_chunk()
+            self._read_chunks()
         self.cells.provide_sequences(tree.n_leaves, self.n_cached)
         part = tree_of(self.tokens, self.n_cached, tree, self.cells)
         if self.padding.padded(len(part.batch)) > part.n_before + 1:
@@ -270,7 +265,9 @@ def score_together(
     first = texts[0][0] if texts else reading[0]
     parts = [target.prepare(tree) for target, tree in texts]
     parts += [chunk_of(target.tokens, target.n_cached, target.n_chunk, target.cells) for target in reading]
-    logits, begins, rows = first._decode(parts, least)
+    batch, shares, begins, rows = join_parts(parts, first, least)
+    with first.cells.writing(batch, shares):
+        logits = first.context.decode(batch)
     for target, begin in zip([*(target for target, _ in texts), *reading], begins, strict=True):
         target._begin = begin
     for target in reading:
