@@ -59,7 +59,7 @@ _LOAD_ADVICE = {
 
 _listeners: list[deque[str]] = []  # one for each open `CapturedErrors`; two passes may run at the same time
 _explainers: dict[str, Callable[[str], str]] = {}
-_mapped: dict[str, int] = {}  # bytes of each model file in use before it was loaded
+_mapped: dict[Path, int] = {}  # bytes of each model file in use before it was loaded
 _last_level = logging.DEBUG
 _shown = _STDERR  # where the user sees what is written, also while `captured_stderr` has another file in its place
 
@@ -145,7 +145,7 @@ def watch_for_lost_pages(files: Iterable[Path]) -> None:
     Where the system cannot supply a page of a mapping any more, because the file was cut short or its disk fails, it
     sends SIGBUS to the thread that reads it, which is in the middle of a pass. Nothing can be computed then.
     """
-    _mapped.update({str(file): file_bytes(file) for file in files})
+    _mapped.update({file: file_bytes(file) for file in files})
     # In C, as Python's own handlers only run when the operation that failed is over. Another program's handler,
     # Python's faulthandler for example, stays.
     if _SIGBUS and (before := _c_signal()(_SIGBUS, ctypes.cast(_on_lost_page, ctypes.c_void_p))):
@@ -155,7 +155,7 @@ def watch_for_lost_pages(files: Iterable[Path]) -> None:
 @ctypes.CFUNCTYPE(None, ctypes.c_int)  # type: ignore[untyped-decorator, unused-ignore]
 def _on_lost_page(_signal: int) -> None:
     for path, n_bytes in _mapped.items():
-        if Path(path).exists() and file_bytes(Path(path)) < n_bytes:
+        if path.exists() and file_bytes(path) < n_bytes:
             end_process(LlamaError(f"{path} was cut short while it was in use; download it again"))
     try:
         interrupts.report_sudden_end(

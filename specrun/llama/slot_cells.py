@@ -79,8 +79,7 @@ class CellLedger:
     def writing(self, batch: Batch, shares: Sequence[tuple[TextCache, int]]) -> Iterator[None]:
         """As that of `TextCache`. A slot whose last cell comes first must come first."""
         self.check()
-        slots = {id(slot): slot for slot in self.slots}
-        of_slots = [(slots[id(text)], n) for text, n in shares]
+        of_slots = [(slot, n) for slot, n in shares if isinstance(slot, SlotCells)]  # all are
         self.make_room(of_slots)
         cells = self.next_cells(len(batch))
         with self.changing():
@@ -114,12 +113,12 @@ class CellLedger:
         groups = [dead for slot in self.slots for dead in slot.dead.values()]
         if not groups:
             return
-        tokens = {id(slot): n for slot, n in shares}
-        alive = sorted((slot for slot in self.slots if slot.cells or id(slot) in tokens), key=lambda slot: slot.last)
+        tokens = dict(shares)
+        alive = sorted((slot for slot in self.slots if slot.cells or slot in tokens), key=lambda slot: slot.last)
         lasts = np.array([slot.last for slot in alive])
         # Cells in front of a slot's last cell that may still become free: as many as slots before it have tokens.
-        left = np.cumsum([0, *(tokens.get(id(slot), 0) for slot in alive)])[:-1]
-        freed: dict[int, list[_Dead]] = {}
+        left = np.cumsum([0, *(tokens.get(slot, 0) for slot in alive)])[:-1]
+        freed: dict[SlotCells, list[_Dead]] = {}
         least = int(lasts[left == 0].max(initial=_NO_CELL))  # no cell in front of this one may become free
         for group in sorted(groups, key=lambda dead: min(dead.cells)):
             if min(group.cells) < least:
@@ -128,7 +127,7 @@ class CellLedger:
             if (in_front <= left).all():
                 left = left - in_front
                 least = int(lasts[left == 0].max(initial=_NO_CELL))
-                freed.setdefault(id(group.slot), []).append(group)
+                freed.setdefault(group.slot, []).append(group)
         with self.changing():
             for found in freed.values():
                 self._free(found)
