@@ -9,9 +9,9 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
-from llama_cpp._ggml import libggml
 from numpy.typing import NDArray
 
+from specrun.llama.shared_library import ggml
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import CannotStreamError
 from specrun.llama.streaming.ring import Ring
@@ -28,7 +28,7 @@ _CHOSEN = 2  # place of the chosen experts among the sources of such a product
 def _function(name: str, result: Any) -> Any:
     """A function of a tensor, or of a buffer. Some are called for every operation, so Python's lock is not released."""
     try:
-        function = ctypes.PyDLL(libggml._name, handle=libggml._handle)[name]
+        function = ctypes.PyDLL(ggml._name, handle=ggml._handle)[name]
     except AttributeError as error:
         raise CannotStreamError(f"this llama.cpp does not tell of its operations, as it lacks {name}") from error
     function.argtypes, function.restype = [ctypes.c_void_p], result
