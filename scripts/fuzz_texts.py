@@ -32,8 +32,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import specrun
 from specrun.chat.loop import ChatLoop, Surroundings
-from specrun.cli.many_prompts import Lines, Printed, write_lines
-from specrun.cli.prompt_input import read_lines
+from specrun.cli.answers import Printed
+from specrun.cli.generate import read_lines
+from specrun.cli.writing import AnswerWriter, Lines, write_lines
 from specrun.decoding.generation import make_request
 from specrun.errors import SpecrunError
 from specrun.llama.chat_template import template_names
@@ -41,7 +42,7 @@ from specrun.loading.model import Model
 from specrun.options.sampling_options import ChatSamplingOptions
 from specrun.speculation.method import OFF
 from specrun.views import output
-from specrun.views.plain_answer import AnswerWriter, show_plain
+from specrun.views.answer_stream import show_plain
 from tests import models
 from tests.serving.running import CHAT, running
 
@@ -87,7 +88,7 @@ def tried(texts: Sequence[str], file: Path, rng: random.Random, seen: Seen) -> N
             system = rng.choice(texts) if has_template else None
             answer = partial(model.generate, text, system=system, max_tokens=2, temp=0)
             seen["prompt from Python", _ending(answer)] += 1
-        _write(texts, model, writer, rng, seen)
+        _write(texts, writer, rng, seen)
         _talk(texts, model, seen)
     with running(file, plan=OFF.plan(), ctx_size=512) as server:
         for text in texts:
@@ -107,7 +108,7 @@ def _ending(write: Callable[[], object]) -> str:
     return "answered"
 
 
-def _write(texts: Sequence[str], model: Model, writer: AnswerWriter, rng: random.Random, seen: Seen) -> None:
+def _write(texts: Sequence[str], writer: AnswerWriter, rng: random.Random, seen: Seen) -> None:
     """The texts as lines of --jsonl, with other texts and numbers as ids."""
     ids = [json.dumps([rng.choice(texts)]) if rng.random() < 0.5 else rng.choice(_NUMBERS) for _ in texts]
     lines = [f'{{"prompt": {json.dumps(text)}, "id": {own}}}' for text, own in zip(texts, ids, strict=True)]
@@ -116,7 +117,7 @@ def _write(texts: Sequence[str], model: Model, writer: AnswerWriter, rng: random
         file.write("\n".join(lines))
         file.flush()
         with Printed(as_ready=False) as printed:
-            write_lines(model, writer, Lines(read_lines(None, [Path(file.name)])), None, printed, ())
+            write_lines(writer, Lines(read_lines(None, [Path(file.name)])), printed)
     written.seek(0)
     for number, own, line in zip(range(1, len(ids) + 1), ids, written.read().split("\n"), strict=False):
         answer = json.loads(line, parse_constant=_refuse)

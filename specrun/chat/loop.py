@@ -28,7 +28,7 @@ from specrun.interrupts import Ending, InterruptFlag, held, is_ending
 from specrun.llama.chat_template import Message
 from specrun.loading.model import Model
 from specrun.options.sampling_options import Thinking
-from specrun.views import answer_report, tree_view
+from specrun.views import answer_report
 
 if TYPE_CHECKING:
     from specrun.views.answer_stream import AnswerView
@@ -218,7 +218,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
             case "/tree":
                 if drafted := self._last.last_drafted if self._last else None:
                     names = partial(self.model.llama_model.token_bytes, special=True)
-                    self._notes.print(tree_view.pass_tree(drafted, names))
+                    self._notes.print(answer_report.pass_tree(drafted, names))
                 else:
                     self._note("no token tree was drafted for the last answer")
             case "/think":

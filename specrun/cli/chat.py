@@ -161,10 +161,10 @@ def _first_then(first: str | None, read: Callable[[], str]) -> Callable[[], str]
 
 def _view(target: str | None, plain: bool) -> AnswerView:
     """What shows the answers of a target; None is the embedded pair."""
-    from specrun.views.answer_stream import show_live
-    from specrun.views.plain_answer import show_plain
+    from specrun.views.answer_stream import show_live, show_plain
+    from specrun.views.markdown_text import MarkdownText
 
     if plain or not output.stdout.is_terminal or output.stdout.is_dumb_terminal:
         return partial(show_plain, output.stdout, output.stderr)
     # The embedded target writes Python, whose `__init__` is not meant as bold letters.
-    return partial(show_live, output.stdout, target is not None)
+    return partial(show_live, output.stdout, MarkdownText if target is not None else None)

@@ -1,10 +1,15 @@
-"""Reports on any answer: statistics as text and as JSON, notices about its plan, and where the layers lie."""
+"""Reports on an answer: statistics as text and as JSON, notices about its plan, layers and its token tree."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+from rich.tree import Tree
 
 from specrun.display_text import counted, rate_text, size_text
 from specrun.hardware.memory import held_bytes
@@ -12,6 +17,7 @@ from specrun.long_run import left_text
 
 if TYPE_CHECKING:
     from specrun.decoding.completion import Completion
+    from specrun.decoding.generation import StepOfText
     from specrun.decoding.session import Session
     from specrun.decoding.statistics import Statistics
     from specrun.hardware.placement import PartName, Placement, Site
@@ -249,3 +255,28 @@ def bar(site: Site) -> str:
         share = site.parts.get(name, 0) / max(site.free_bytes, 1)
         text += letter * min(max(round(share * _WIDTH), 1 if share else 0), _WIDTH - len(text))
     return text.ljust(_WIDTH, ".")
+
+
+def pass_tree(drafted: StepOfText, token_bytes: Callable[[int], bytes]) -> Tree:
+    """The tree of one pass. Accepted nodes are bold and say so; the others are dim and show their expected chance.
+
+    Words say everything that the colours say, and colour-blind people can tell cyan from grey.
+    """
+    tree, accepted = drafted.tree, set(drafted.accepted.path)
+
+    def shown(token: int) -> str:
+        return repr(token_bytes(token).decode("utf-8", errors="replace"))
+
+    def label(node: int) -> Text:
+        text = shown(int(tree.tokens[node]))
+        if node in accepted:
+            return Text(f"{text}  accepted", style="bold cyan")
+        return Text(f"{text}  {min(math.exp(float(tree.scores[node])), 1.0):.2f}", style="dim")
+
+    root = Tree(Text(shown(int(tree.tokens[0])), style="bold"))
+    branches = [root]
+    for node in range(1, len(tree)):
+        branches.append(branches[int(tree.parents[node])].add(label(node)))
+    own = shown(drafted.accepted.tokens[-1])
+    branches[drafted.accepted.path[-1]].add(Text(f"{own}  the target's own", style="bold"))
+    return root

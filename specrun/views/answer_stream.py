@@ -1,4 +1,4 @@
-"""Showing an answer while it is written, as Markdown on a terminal."""
+"""Showing an answer while it is written: piece by piece, or as Markdown on a terminal."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
+from typing import TypeAlias
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.segment import Segment, SegmentLines
 from rich.text import Text
@@ -17,7 +18,6 @@ from specrun.decoding.completion import Completion
 from specrun.display_text import counted, visible
 from specrun.reading.deltas import Delta
 from specrun.views.answer_report import status
-from specrun.views.markdown_text import MarkdownText
 
 _FENCE = re.compile(r"\s*(```+|~~~+)")
 _FRAMES_PER_SECOND = 8
@@ -26,16 +26,72 @@ _MOST_RENDERED = 8000  # characters of an unfinished block; only the end of a lo
 _BELOW = 2  # lines of the screen that are kept for the status
 
 # Shows what is added to an answer as it comes. The last argument: whether what the model thinks is shown.
-AnswerView = Callable[[Iterable[Delta], Completion, bool], None]
+AnswerView: TypeAlias = Callable[[Iterable[Delta], Completion, bool], None]
+# What draws a text in Markdown, as `MarkdownText`; None where every line is shown as it is.
+DrawsMarkdown: TypeAlias = Callable[[str], RenderableType] | None
+
+
+class PlainAnswer:
+    """Writes an answer piece by piece. In a pipe it is not escaped (`visible`).
+
+    console, notes: stdout and stderr. shows_thinking: whether reasoning is written to `notes`, dimmed on a terminal.
+    """
+
+    def __init__(self, console: Console, notes: Console, shows_thinking: bool) -> None:
+        self._console, self._notes, self._shows_thinking = console, notes, shows_thinking
+        self._is_thinking = False
+        self._last = ""  # what was written of the answer last
+
+    def shows(self, delta: Delta) -> bool:
+        """Whether anything of an addition is written."""
+        return bool(delta.content or (delta.reasoning and self._shows_thinking))
+
+    def add(self, delta: Delta) -> None:
+        """Write an addition, as far as it is shown."""
+        if delta.reasoning and self._shows_thinking:
+            self._is_thinking = True
+            self._notes.print(Text(visible(delta.reasoning), style="dim"), end="", soft_wrap=True)
+        if delta.content:
+            self._end_thinking()
+            self._write(delta.content)
+
+    def end_line(self) -> None:
+        """End the line that is not ended, if there is one."""
+        self._end_thinking()
+        if self._last and not self._last.endswith("\n"):
+            self._write("\n")
+
+    def _end_thinking(self) -> None:
+        if self._is_thinking:
+            self._is_thinking = False
+            self._notes.print("\n")
+
+    def _write(self, text: str) -> None:
+        self._last = text
+        self._console.file.write(visible(text) if self._console.is_terminal else text)
+        self._console.file.flush()
+
+
+def show_plain(
+    console: Console, notes: Console, deltas: Iterable[Delta], completion: Completion, shows_thinking: bool
+) -> None:
+    """Write an answer in a chat as it comes, and an empty line after it."""
+    del completion  # whose speed is not shown meanwhile
+    answer = PlainAnswer(console, notes, shows_thinking)
+    for delta in deltas:
+        answer.add(delta)
+    answer.end_line()
+    console.file.write("\n")
+    console.file.flush()
 
 
 def show_live(
-    console: Console, markdown: bool, deltas: Iterable[Delta], completion: Completion, shows_thinking: bool
+    console: Console, markdown: DrawsMarkdown, deltas: Iterable[Delta], completion: Completion, shows_thinking: bool
 ) -> None:
     """Print finished parts of an answer on a terminal, and draw below them the unfinished part and how fast it goes.
 
-    markdown: whether the answer is Markdown. Else every line is shown as it is. shows_thinking: whether what the model
-    thinks is drawn while it does. A line that says how long it took stays.
+    markdown: what draws the answer, if it is Markdown. shows_thinking: whether what the model thinks is drawn while it
+    does. A line that says how long it took stays.
     """
     answer = _Answer(console, markdown, completion, shows_thinking)
     try:
@@ -85,7 +141,7 @@ def _drawn_often(answer: _Answer, console: Console) -> Iterator[Lock]:
 class _Answer:
     """The part of an answer that is not finished yet, with a line about the whole."""
 
-    def __init__(self, console: Console, markdown: bool, completion: Completion, shows_thinking: bool) -> None:
+    def __init__(self, console: Console, markdown: DrawsMarkdown, completion: Completion, shows_thinking: bool) -> None:
         self.pending = ""
         self.printed_at = 0.0  # a moment of time.perf_counter(); 0 before the first print
         self._console = console
@@ -131,7 +187,7 @@ class _Answer:
         else:
             if self.printed_at:  # blocks of Markdown have an empty line between them
                 self._console.print()
-            lines = _rendered(self._console, self._console.options, text)
+            lines = _rendered(self._markdown, self._console, self._console.options, text)
             self._console.print(SegmentLines(lines, new_lines=True), end="")
         self.printed_at = time.perf_counter()
 
@@ -157,7 +213,7 @@ class _Answer:
         if not text.strip():
             return []
         if thought is None and self._markdown and text == pending:
-            lines = _rendered(console, options, text)
+            lines = _rendered(self._markdown, console, options, text)
         else:
             lines = console.render_lines(Text(text, "" if thought is None else "dim"), options, pad=False)
         return lines[-max(options.size.height - _BELOW, 1) :]
@@ -188,9 +244,11 @@ def finished_blocks(text: str) -> int:
     return end
 
 
-def _rendered(console: Console, options: ConsoleOptions, text: str) -> list[list[Segment]]:
+def _rendered(
+    markdown: Callable[[str], RenderableType], console: Console, options: ConsoleOptions, text: str
+) -> list[list[Segment]]:
     """The lines of a Markdown text, without empty ones before and after it."""
-    lines = console.render_lines(MarkdownText(text.strip("\n") + "\n"), options, pad=False)
+    lines = console.render_lines(markdown(text.strip("\n") + "\n"), options, pad=False)
     # Letters can be seen, and the background of code.
     seen = [any(s.text.strip() or (s.style and s.style.bgcolor) for s in line) for line in lines]
     return lines[seen.index(True) : len(seen) - seen[::-1].index(True)] if any(seen) else []

@@ -14,6 +14,7 @@ import typer
 
 from specrun.bench import runner
 from specrun.chat.commands import SETTINGS, ChatSettings
+from specrun.cli import writing
 from specrun.cli.app import app
 from specrun.decoding.generation import Request, make_request
 from specrun.errors import UsageError
@@ -27,7 +28,6 @@ from specrun.options.sampling_options import (
 )
 from specrun.sampling.adjustments import SamplingParameters, option_name
 from specrun.verifying import verifier
-from specrun.views import plain_answer
 from tests.conftest import SpecrunHere
 
 # A value of each kind of field that differs from the default, as the command line has it and as it arrives.
@@ -79,7 +79,7 @@ def test_every_option_arrives(
         seen.append(settings.sampling)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(plain_answer, "AnswerWriter", kept)
+    monkeypatch.setattr(writing, "AnswerWriter", kept)
     monkeypatch.setattr(runner, "Bench", kept)
     monkeypatch.setattr(verifier, "Verifier", kept)
     prompt = ["x"] if name == "generate" else []

@@ -1,4 +1,6 @@
-"""Answers as Markdown while they are written: what is finished, and that nothing is lost or shown twice."""
+"""Answers while they are written: as Markdown, what is finished, and that nothing is lost or shown twice; as they come,
+nothing but the answer on stdout, the thinking on stderr, and neither commands a terminal.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ import specrun
 from specrun.decoding.completion import Completion
 from specrun.reading.deltas import Delta
 from specrun.views import answer_stream
-from specrun.views.answer_stream import finished_blocks, show_live
+from specrun.views.answer_stream import PlainAnswer, finished_blocks, show_live
+from specrun.views.markdown_text import MarkdownText
 from specrun.views.output import LiteralConsole
 from tests.waiting import wait_until
 
@@ -51,7 +54,7 @@ def shown(completion: Completion, text: str, size: int, markdown: bool = True) -
     file = io.StringIO()
     console = LiteralConsole(file=file, force_terminal=True, width=60, height=20, color_system="standard")
     pieces = (Delta(content=text[i : i + size]) for i in range(0, len(text), size))
-    show_live(console, markdown, pieces, completion, shows_thinking=True)
+    show_live(console, MarkdownText if markdown else None, pieces, completion, shows_thinking=True)
     return file.getvalue(), "\n".join(lines_of(file.getvalue(), 60, 60)).rstrip("\n")
 
 
@@ -134,7 +137,7 @@ def test_a_long_paragraph_is_visible_while_it_is_written(completion: Completion,
             if i in (301, len(words)):
                 check_the_last(i)
 
-    show_live(console, markdown, pieces(), completion, shows_thinking=True)
+    show_live(console, MarkdownText if markdown else None, pieces(), completion, shows_thinking=True)
     # Other texts are broken by the terminal, so that a line stays one when it is copied.
     assert "".join(lines_of(file.getvalue(), width, height)).replace(" ", "") == "".join(words)
 
@@ -157,7 +160,7 @@ def test_thinking_is_drawn_and_folds_to_a_line(completion: Completion, shows_thi
         wait_until(lambda: "Yes." in seen(), "the answer")
         assert "or not" not in seen()
 
-    show_live(console, True, deltas(), completion, shows_thinking)
+    show_live(console, MarkdownText, deltas(), completion, shows_thinking)
     folded, empty, answer, *rest = seen().splitlines()
     assert re.fullmatch(r"thought for \d+\.\d s, \d+ tokens", folded)
     assert (empty, answer) == ("", "Yes.")
@@ -168,7 +171,7 @@ def test_thinking_is_drawn_and_folds_to_a_line(completion: Completion, shows_thi
 def test_thinking_that_is_interrupted_folds_too(completion: Completion) -> None:
     file = io.StringIO()
     console = LiteralConsole(file=file, force_terminal=True, width=80, height=24)
-    show_live(console, True, [Delta(reasoning="hm")], completion, shows_thinking=True)
+    show_live(console, MarkdownText, [Delta(reasoning="hm")], completion, shows_thinking=True)
     assert "".join(lines_of(file.getvalue(), 80, 24)).startswith("thought for ")
 
 
@@ -214,3 +217,47 @@ def test_an_answer_cannot_command_the_terminal(completion: Completion, size: int
     sent, screen = shown(completion, HOSTILE, size, markdown)
     assert screen.replace("\n", "") == SHOWN
     assert not [command for command in ("\x1b[2J\x1b]", "\x1b]", "\a", "\u202e", "\x9b") if command in sent]
+
+
+DELTAS = [
+    Delta(reasoning="a\n"),
+    Delta(reasoning="\nb "),
+    Delta(content="c"),
+    Delta(content=" d\n"),
+    Delta(content="e"),
+]
+
+
+def written(deltas: list[Delta], shows_thinking: bool = True, is_terminal: bool = False) -> tuple[str, str]:
+    """What goes to stdout and to stderr."""
+    files = io.StringIO(), io.StringIO()
+    console, notes = (LiteralConsole(file=file, force_terminal=is_terminal, width=20) for file in files)
+    answer = PlainAnswer(console, notes, shows_thinking)
+    for delta in deltas:
+        assert answer.shows(delta) == (bool(delta.content) or shows_thinking)
+        answer.add(delta)
+    answer.end_line()
+    return files[0].getvalue(), files[1].getvalue()
+
+
+def test_answer_and_thinking_go_apart() -> None:
+    assert written(DELTAS) == ("c d\ne\n", "a\n\nb \n\n")
+    assert written(DELTAS, shows_thinking=False) == ("c d\ne\n", "")
+    assert written(DELTAS[:2]) == ("", "a\n\nb \n\n")
+
+
+def test_thinking_is_dimmed_on_a_terminal() -> None:
+    answer, thinking = written(DELTAS, is_terminal=True)
+    assert answer == "c d\ne\n"
+    assert thinking == "\x1b[2ma\x1b[0m\n\n\x1b[2mb \x1b[0m\n\n"
+
+
+@pytest.mark.parametrize(("is_terminal", "shown"), [(True, SHOWN), (False, HOSTILE)])
+def test_answers_are_escaped_on_a_terminal_only(is_terminal: bool, shown: str) -> None:
+    answer, _ = written([Delta(content=HOSTILE)], is_terminal=is_terminal)
+    assert answer.strip() == shown
+
+
+def test_thinking_cannot_command_the_terminal() -> None:
+    _, thinking = written([Delta(reasoning=HOSTILE)], is_terminal=True)
+    assert SHOWN in thinking

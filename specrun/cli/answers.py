@@ -1,44 +1,88 @@
-"""`specrun generate --jsonl --output FILE`: answers that a run which was ended before all lines goes on with.
+"""Lines of `specrun generate --jsonl`, and where their answers go: stdout, or a file.
 
-Each answer is appended as soon as it is ready, with digests of what it was made from. The same command then leaves out
-the lines that have an answer. When all lines are done, the file is put into their order.
+Each answer in a file is appended as soon as it is ready, with digests of what it was made from. The same command then
+leaves out the lines that have an answer. When all lines are done, the file is put into their order.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from filelock import FileLock, Timeout
 
-from specrun.cli.prompt_input import PromptLine
-from specrun.decoding.generation import Request
 from specrun.errors import SpecrunError, UsageError, words_of
-from specrun.loading.model import Model
 from specrun.locations import json_text, parse_json, read_bytes, whole_file
+from specrun.views import output
 
 _MADE_FROM = "made_from"  # the digests of an object: those of the prompt and of what else its text depends on
 _BEGINNING = b'{"id": '  # of every line
 _LAST = 1 << 62  # the number of an answer whose line has not come
 
 
+@dataclass(frozen=True)
+class PromptLine:
+    """One line of a JSONL input."""
+
+    id: Any  # the line's number if it has no id, or None if it is wrong besides, as another may have that number
+    prompt: str = ""
+    error: str | None = None  # why the line has no usable prompt
+    number: int = 0  # of the line
+    has_id: bool = True  # whether it has an id, or is right
+
+    @property
+    def name(self) -> str:
+        """Its id as JSON; without one its number, as no JSON says it."""
+        return json.dumps(self.id, sort_keys=True) if self.has_id else f"line {self.number}"
+
+
+@dataclass
+class Printed:
+    """Objects on stdout, in the order of the lines or as they are ready. Use it in a `with` statement.
+
+    after_ctrl_c: what becomes of texts after that, for people. ended: of those that are whole.
+    """
+
+    after_ctrl_c = "Ctrl-C ends the texts as they are"
+    ended = "finished; with --output FILE the same command would go on with the others"
+
+    as_ready: bool
+    _waiting: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _next: int = 0
+
+    def has(self, _number: int, _line: PromptLine) -> bool:
+        """Whether the line, which came as the `number`th, needs no answer, as it has one."""
+        return False
+
+    def put(self, number: int, _line: PromptLine, value: dict[str, Any]) -> None:
+        """Take the object of a line."""
+        if self.as_ready:
+            output.write_json(value)
+            return
+        self._waiting[number] = value
+        while self._next in self._waiting:
+            output.write_json(self._waiting.pop(self._next))
+            self._next += 1
+
+    def __enter__(self) -> Printed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Print what waits for lines before it, which will not be answered any more."""
+        for number in sorted(self._waiting):
+            output.write_json(self._waiting.pop(number))
+
+
 def digest(*parts: Any) -> str:
     """16 hexadecimal digits for these values."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-
-
-def made_with(model: Model, request: Request, *form: Any) -> str:
-    """A digest of what texts depend on besides their prompts. form: how prompts are made."""
-    llama, settings = model.llama_model, model.engine.target.context.config.settings
-    lossy = [str(plan) for plan in model.plans.candidates if not plan.method.lossless]
-    run = llama.file.identity, llama.chat_template, model.engine.ctx_size, settings.type_k, settings.type_v
-    return digest(run, lossy, lossy and model.draft, request, form)
 
 
 @dataclass
@@ -55,23 +99,22 @@ class _Kept:
 
 
 class AnswersFile:
-    """The answers in a file, as `many_prompts.Answers`. Use it in a `with` statement, which needs no loaded model.
+    """The answers in a file. Use it in a `with` statement, which needs no loaded model.
 
-    run: the digest of what else the answers depend on, as soon as it is known (`made_with`). Before, only prompts are
-    compared.
-    note: called with a sentence for the user.
-    Raises UsageError for a file that is something else, and for one that another process writes.
+    known: all lines that will come; without them every line is checked as it comes.
+    Raises UsageError for a file that is something else or that another process writes, and, before anything is written,
+    for known lines that `has` refuses.
     """
 
-    run: str | None = None
     after_ctrl_c = "Ctrl-C keeps the finished texts"
     ended = "kept; the same command goes on with the others"
 
-    def __init__(self, path: Path, note: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, known: Sequence[PromptLine] = ()) -> None:
         if path.exists() and not path.is_file():
             raise UsageError(f"{path} is no regular file; name another --output")
         path = Path(os.path.realpath(path))  # by whatever name, it has one lock
-        self._path, self._note = path, note
+        self._path, self._known = path, known
+        self._run: str | None = None
         self._kept: dict[str, _Kept] = {}  # by `PromptLine.name`
         self._seen: dict[str, int] = {}  # ids that came in this run, and the number of their lines
         self._goes_on = False  # whether any line was left out
@@ -82,6 +125,7 @@ class AnswersFile:
             Path(self._lock.lock_file).touch()  # what cannot be made is no lock of another process
             self._lock.acquire(timeout=0)
             self._size = self._read()
+            self._check()
             self._is_new = not self._path.exists()
             self._file = self._path.open("w+b" if self._is_new else "r+b", buffering=0)
             self._file.truncate(self._size)
@@ -118,7 +162,7 @@ class AnswersFile:
         if end < len(data):
             if not data[end:].startswith(_BEGINNING[: len(data) - end]):
                 raise self._is_foreign(data.count(b"\n") + 1)
-            self._note(f"the last line of {self._path} is not complete, as a run was ended there; it is written again")
+            output.note(f"the last line of {self._path} is not complete, as a run was ended there; it is written again")
         for number, line in enumerate(data[:end].splitlines(keepends=True), start=1):
             try:
                 value = parse_json(line)
@@ -135,6 +179,16 @@ class AnswersFile:
             f"{self._path} has something else than answers of `generate --output` in line {number}; name another file"
         )
 
+    def begin(self, run: str) -> None:
+        """Compare answers by what else they depend on, too, not by their prompts alone. run: the digest of that."""
+        self._run = run
+        self._check()
+
+    def _check(self) -> None:
+        for number, line in enumerate(self._known):
+            if not line.error:
+                self.has(number, line)
+
     def has(self, number: int, line: PromptLine) -> bool:
         """Whether the line has its answer. Raises UsageError if that is of something else."""
         name = line.name
@@ -147,7 +201,7 @@ class AnswersFile:
             return False
         made_from = self._made_from(line)
         is_same = kept.made_from[:1] == made_from[:1]
-        if self.run is None and is_same:
+        if self._run is None and is_same:
             return True
         if kept.made_from != made_from:
             what = "written with other options or by another model" if is_same else "to another prompt"
@@ -156,18 +210,18 @@ class AnswersFile:
             )
         if not self._goes_on:
             self._goes_on = True
-            self._note(f"lines whose answers are in {self._path} already are left out")
+            output.note(f"lines whose answers are in {self._path} already are left out")
         kept.number = number
         return True
 
-    def put(self, number: int, line: PromptLine, value: dict[str, Any], is_failed: bool) -> None:
+    def put(self, number: int, line: PromptLine, value: dict[str, Any]) -> None:
         """Append an answer. Raises SpecrunError if that fails; then the file is as it was before."""
         if value.get("finish_reason") == "interrupted":
             return
-        kept, made_from = self._kept.get(line.name), self._made_from(line)
+        kept, made_from, is_failed = self._kept.get(line.name), self._made_from(line), "error" in value
         if is_failed and kept and not kept.is_failed:
             self._seen.setdefault(line.name, line.number)
-            self._note(f"{value['error']}; the answer with this id stays")
+            output.note(f"{value['error']}; the answer with this id stays")
             return
         data = json_text(value if is_failed else value | {_MADE_FROM: made_from}).encode() + b"\n"
         try:
@@ -184,7 +238,7 @@ class AnswersFile:
         self._kept[line.name] = _Kept(data, made_from, is_failed, not line.has_id, number)
 
     def _made_from(self, line: PromptLine) -> list[str]:
-        return [digest(line.prompt), self.run or ""]
+        return [digest(line.prompt), self._run or ""]
 
     def _put_in_order(self) -> None:
         """Put the answers into the order of their lines, without failures that were made good. Others come last."""
