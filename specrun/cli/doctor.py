@@ -14,7 +14,6 @@ from specrun.views import output
 
 if TYPE_CHECKING:
     from specrun.doctor import Finding
-    from specrun.views.fitting_table import FittingTable
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 _JSON_HELP = "A JSON list of objects with check, status, detail and fix."
@@ -59,11 +58,11 @@ def lines(findings: Sequence[Finding]) -> str:
     return text
 
 
-def as_table(findings: Sequence[Finding]) -> FittingTable:
+def as_table(findings: Sequence[Finding]) -> output.FittingTable:
     """A row for each finding, with what mends it below."""
     from rich.text import Text
 
-    table = output.table("", "", "")
+    table = output.FittingTable("", "", "")
     for finding in _told(findings):
         detail = Text(finding.detail)
         if finding.fix:

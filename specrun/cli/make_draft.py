@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from specrun.catalog.made import Kind
     from specrun.making.make import Result
     from specrun.making.measuring import Quality
-    from specrun.views.fitting_table import FittingTable
 
 _TARGET_HELP = "Alias, org/repo:QUANT or GGUF file. By default the embedded target."
 
@@ -128,9 +127,9 @@ def _make(path: Path, name: str | None, how: DraftOptions) -> int:
     return 0
 
 
-def _table(result: Result, usual: str) -> FittingTable:
+def _table(result: Result, usual: str) -> output.FittingTable:
     figures = ("size", "agrees", "overlap", "of target", "best tree", "expected")
-    table = output.table("draft", *figures, "", right=figures, optional=("overlap", "of target", "best tree"))
+    table = output.FittingTable("draft", *figures, "", right=figures, optional=("overlap", "of target", "best tree"))
     table.add_row("plain decoding", size_text(result.target.n_bytes), "", "", "", "", "1.00 x", "")
     for outcome in result.outcomes:
         size = size_text(outcome.n_bytes) if outcome.n_bytes else ""

@@ -153,14 +153,12 @@ def remove(names: LocalNames, yes: Yes = False) -> None:
 def info(name: Name, json: Json = False) -> None:
     """Describe a model: parameters, layers, quantization mix, context, tokenizer, needed memory. Loads no weights."""
     from specrun.catalog import info, resolve
-    from specrun.views.fitting_table import facts as table_of
 
     facts = info.facts(resolve.locate(name))
     if json:
         output.write_json(facts)
     else:
-        output.print_table(table_of((label, one_line(text)) for label, text in info.lines(facts)))
-
+        output.print_table(output.facts((label, one_line(text)) for label, text in info.lines(facts)))
 
 @command("pairs")
 def list_pairs(
@@ -191,14 +189,13 @@ def list_pairs(
         output.note("; ".join(filter(None, (what, way))))
     if not pairs:
         return
-    table = output.table("target", "draft", "fits", "")
+    table = output.FittingTable("target", "draft", "fits", "")
     for pair in sorted(pairs, key=lambda pair: (pair.difference is not None, pair.share is not None)):
         fits = "no" if pair.difference else "yes" if pair.checked else "yes, by the catalog"
         notes = [pair.difference] if pair.difference else list(pair.warnings)
         notes += ["not on this machine"] if not pair.cached else []
         table.add_row(pair.target, pair.draft + (" (recommended)" if pair.recommended else ""), fits, "; ".join(notes))
     output.print_table(table)
-
 
 def _on_hub(name: str) -> tuple[HubName, Path | None]:
     """What a name means on the hub, and the path of the cached model or None. Raises UsageError for a path."""

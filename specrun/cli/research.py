@@ -125,7 +125,7 @@ def methods(json: Annotated[bool, typer.Option("--json", help="A JSON list of ob
         keys = ("name", "paper", "kind", "needs", "lossless", "pays")
         output.write_json([{key: getattr(method, key) for key in keys} for method in METHODS.values()])
         return
-    table = output.table("name", "pays", "needs", "paper", optional=("paper",))
+    table = output.FittingTable("name", "pays", "needs", "paper", optional=("paper",))
     for kind in dict.fromkeys(method.kind for method in METHODS.values()):
         table.add_heading(_KINDS[kind])
         for method in METHODS.values():

@@ -219,7 +219,7 @@ def _list(json: bool) -> None:
     elif not profiles:
         output.note("no profiles yet; `specrun tune` makes one")
     else:
-        table = output.table("target", "draft", "measured", "weights", "plan", "profile", optional=("profile",))
+        table = output.FittingTable("target", "draft", "measured", "weights", "plan", "profile", optional=("profile",))
         for p in profiles:
             plan, when = measurements.sentence(p, p.plans[0]), measurements.when(p)
             made = when if p.origin == "tuned" else f"{when}, while writing"

@@ -95,7 +95,7 @@ def verify(
 def report(findings: Sequence[Finding]) -> RenderableType:
     """A row for each finding, and below them both texts around every divergence."""
     right, optional = ("T", "tokens", "a pass"), ("tokens", "a pass")
-    table = output.table("kind", "T", "plan", "tokens", "a pass", "result", "", right=right, optional=optional)
+    table = output.FittingTable("kind", "T", "plan", "tokens", "a pass", "result", "", right=right, optional=optional)
     for finding in findings:
         rate = finding.n_tokens / max(finding.n_passes, 1)
         figures = [f"{finding.temperature:g}", finding.plan, str(finding.n_tokens), f"{rate:.1f}"]

@@ -17,7 +17,6 @@ from specrun.demo import N_DRAFTED, PROMPT, Comparison
 from specrun.display_text import rate_text, size_text
 from specrun.hardware.fit import Fit
 from specrun.views import output
-from specrun.views.fitting_table import FittingTable
 from specrun.views.models_table import PLACES
 
 _NAMES = ("plain", "specrun")
@@ -56,9 +55,9 @@ def show(comparison: Comparison, steps: Iterable[tuple[int, str]]) -> None:
     output.stdout.print(comparison.verdict, style="bold")
 
 
-def outlook_table(expected: Sequence[tuple[Entry, Fit, float]]) -> FittingTable:
+def outlook_table(expected: Sequence[tuple[Entry, Fit, float]]) -> output.FittingTable:
     """What to expect of other models, as `specrun.demo.outlook` has it."""
-    table = output.table("model", "size", "fits", "plain tokens/s", "with a draft", right=("size",))
+    table = output.FittingTable("model", "size", "fits", "plain tokens/s", "with a draft", right=("size",))
     for entry, fit, fast in expected:
         rates = [f"about {rate_text(rate)}" if rate else "-" for rate in (fit.tokens_per_second, fast)]
         table.add_row(entry.alias, size_text(entry.expected_bytes or 0), PLACES[fit.fits], *rates)

@@ -20,8 +20,7 @@ from specrun.profiles.profile import Profile, TunedPlan
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostTable
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY
-from specrun.views import output
-from specrun.views.fitting_table import FittingTable, facts
+from specrun.views.output import FittingTable, facts
 
 _TWICE = 2.0  # times plain decoding
 _COMPARED = {ANY_SIZE: "any size", PLAIN_ONLY: "not every size", None: "not compared"}
@@ -94,7 +93,7 @@ def _tried(profile: Profile) -> Group:
     sizes = sorted({n for tried in profile.tried for n in tried.ms})
     figures = (*map(str, sizes), "prompt tokens/s")
     rare = [str(n) for n in sizes if n not in (1, 4, 16, 64)]
-    table = output.table("settings", *figures, "bit-exact with", right=figures, optional=rare)
+    table = FittingTable("settings", *figures, "bit-exact with", right=figures, optional=rare)
     for tried in profile.tried:
         cells = [tried.ms.get(n) for n in sizes]
         exact = _COMPARED.get(tried.exact_sizes, str(tried.exact_sizes))
@@ -108,7 +107,7 @@ def _costs(profile: Profile) -> FittingTable:
     contexts = sorted({t.ctx for t in target.times})
     of_target = [f"target ms, context {ctx}" for ctx in contexts]
     figures = ("tokens", *of_target, "times a pass of 1", *(["draft ms"] if draft else []))
-    table = output.table(*figures, right=figures)
+    table = FittingTable(*figures, right=figures)
     plain = target.ms(1, contexts[0])
     for n in target.sizes:
         row = [str(n), *(_cell(target, n, ctx) for ctx in contexts), f"{target.ms(n, contexts[0]) / plain:.2f}"]
@@ -186,7 +185,7 @@ _MOST_DEPTHS = 6  # of the column "by depth"
 def bench_table(rows: Sequence[Row]) -> FittingTable:
     """A table for the terminal, with a heading for each kind of text; the fastest row of each is bold."""
     figures = [name for name in _BENCH_HEAD[1:] if name not in ("method", "plan")]
-    table = output.table(*_BENCH_HEAD[1:], right=figures, optional=_BENCH_OPTIONAL)
+    table = FittingTable(*_BENCH_HEAD[1:], right=figures, optional=_BENCH_OPTIONAL)
     for kind in dict.fromkeys(row.kind for row in rows):
         of_kind = [row for row in rows if row.kind == kind]
         fastest = max(of_kind, key=lambda row: row.tokens_per_second)

@@ -16,8 +16,7 @@ from specrun.catalog.info import kind_of
 from specrun.display_text import one_line, size_text
 from specrun.hardware.fit import Fits
 from specrun.loading.local_fit import LocalFits, readable
-from specrun.views import output
-from specrun.views.fitting_table import FittingTable
+from specrun.views.output import FittingTable
 
 _HEADS = ("model", "size", "kind", "fits", "tok/s", "draft", "notes")
 # Where a model's weights lie, in words of which the longest leave room for the others in 80 columns.
@@ -52,7 +51,7 @@ def models_table(rows: Sequence[dict[str, Any]]) -> Group:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> FittingTable:
-    table = output.table(*_HEADS, right=("size", "tok/s"), optional=("kind", "draft", "tok/s"))
+    table = FittingTable(*_HEADS, right=("size", "tok/s"), optional=("kind", "draft", "tok/s"))
     for _, group in itertools.groupby(rows, key=lambda row: row["family"]):
         members = list(group)
         table.add_heading(_heading(members))
