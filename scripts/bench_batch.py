@@ -31,7 +31,7 @@ from typing import Any
 from capped import bytes_read
 from peer_tools import build, tools
 
-from specrun.bench import bench_prompts
+from specrun import bench
 from specrun.decoding import calibration_texts
 from specrun.hardware.cpu import usable_cores
 
@@ -50,7 +50,7 @@ LEAST, MOST = 240, 2400  # characters of a prompt: about 60 and 600 tokens
 def prompts(n: int, longest: int) -> list[str]:
     """Prompts of lengths that rise evenly up to `longest` characters, from texts of all kinds."""
     shipped = [text.prompt for use in ("calibrate", "validate") for text in calibration_texts.shipped(use)]  # type: ignore[arg-type]
-    texts = cycle([*shipped, *(prompt.text for prompt in bench_prompts.shipped())])
+    texts = cycle([*shipped, *(prompt.text for prompt in bench.shipped())])
     found = []
     for i in range(n):
         length, prompt = LEAST + (longest - LEAST) * i // max(n - 1, 1), ""

@@ -22,7 +22,7 @@ from pathlib import Path
 import real_pair
 from bench_headline import PAIRS, TYPES, Bench, ensure_models
 
-from specrun.bench import bench_prompts
+from specrun.bench import USUAL, shipped
 
 RUNS = ("off", "first run", "second run", "tuned")
 RATIOS = (("second run", "first run"), ("tuned", "first run"), ("first run", "off"), ("tuned", "off"))
@@ -51,9 +51,9 @@ def texts(bench: Bench, runs: Sequence[str], prompts: Sequence[str], temperature
 def prompts_for(pair: str, each: int) -> list[str]:
     """So many prompts of each kind of `specrun bench`; the embedded pair, which writes code, gets those of code."""
     if pair == "embedded":
-        return [prompt.text for prompt in bench_prompts.shipped(("code",))[:each]]
+        return [prompt.text for prompt in shipped(("code",))[:each]]
     return [
-        real_pair.chat(prompt.text) for kind in bench_prompts.USUAL for prompt in bench_prompts.shipped((kind,))[:each]
+        real_pair.chat(prompt.text) for kind in USUAL for prompt in shipped((kind,))[:each]
     ]
 
 

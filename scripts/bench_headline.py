@@ -31,7 +31,7 @@ import real_pair
 from peer_tools import tools
 from widening import model as widening
 
-from specrun.bench import bench_prompts
+from specrun.bench import USUAL, shipped
 from specrun.catalog import embedded
 
 TYPES = ("q4_k_m", "q8_0", "f16")
@@ -182,7 +182,7 @@ class Bench:
         if self.pair == "embedded":
             return ["--kinds", "code"]
         path = self.work / f"prompts-{'with' if warm_up else 'without'}-warm-up.jsonl"
-        by_kind = [bench_prompts.shipped((kind,)) for kind in bench_prompts.USUAL]
+        by_kind = [shipped((kind,)) for kind in USUAL]
         prompts = [by_kind[0][0]] * warm_up + [of_kind[1] for of_kind in by_kind]
         path.write_text("".join(json.dumps({"prompt": real_pair.chat(prompt.text)}) + "\n" for prompt in prompts))
         return ["--prompts", str(path)]

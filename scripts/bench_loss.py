@@ -18,7 +18,7 @@ import statistics
 from dataclasses import replace
 
 import specrun
-from specrun.bench import bench_prompts
+from specrun.bench import USUAL, shipped
 from specrun.decoding.generation import Request, make_request
 from specrun.decoding.statistics import Statistics
 from specrun.loading.model import Model
@@ -32,13 +32,13 @@ def main() -> None:
     parser.add_argument("targets", nargs="+")
     parser.add_argument("--draft", default="none")
     parser.add_argument("--chat", action="store_true")
-    parser.add_argument("--kinds", default=",".join(bench_prompts.USUAL))
+    parser.add_argument("--kinds", default=",".join(USUAL))
     parser.add_argument("--each", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--ctx-size", type=int, default=4096)
     asked = parser.parse_args()
-    prompts = [one for kind in asked.kinds.split(",") for one in bench_prompts.shipped((kind,))[: asked.each]]
+    prompts = [one for kind in asked.kinds.split(",") for one in shipped((kind,))[: asked.each]]
     print("| target | ms a plain pass | T | auto, times plain | quartiles | tokens a pass |")
     print("| --- | --- | --- | --- | --- | --- |")
     for target in asked.targets:

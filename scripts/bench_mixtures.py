@@ -34,7 +34,7 @@ from capped import bytes_read
 from peer_tools import tools
 from read_ahead import read_ahead
 
-from specrun.bench import bench_prompts
+from specrun.bench import USUAL, shipped
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import expert_pages, n_bytes
 from specrun.llama.streaming.address_space import PAGE
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--lengths", default="2,4,8", metavar="LIST", help="of llama.cpp's chains (%(default)s)")
     parser.add_argument("--p-min", default="0,0.75", metavar="LIST", help="of them (%(default)s)")
     parser.add_argument(
-        "--kinds", default=",".join(bench_prompts.USUAL), metavar="LIST", help="of prompts (%(default)s)"
+        "--kinds", default=",".join(USUAL), metavar="LIST", help="of prompts (%(default)s)"
     )
     parser.add_argument("-n", type=int, default=96, metavar="N", help="tokens of a text (%(default)s)")
     parser.add_argument("--read-ahead", type=int, metavar="KIB", help="by default as it is")
@@ -187,7 +187,7 @@ def main() -> None:
     ):
         folder = Path(name)
         prompts = folder / "prompts.jsonl"
-        texts = [real_pair.chat(bench_prompts.shipped((kind,))[1].text) for kind in options.kinds.split(",")]
+        texts = [real_pair.chat(shipped((kind,))[1].text) for kind in options.kinds.split(",")]
         prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
         for share in map(int, options.shares.split(",")):
             for row in Bench(options, share, prompts, folder / f"tuned-{share}", folder / "empty").rows():

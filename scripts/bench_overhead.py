@@ -43,7 +43,7 @@ from peer_tools import build, tools
 from peer_tools.running import Runner
 from peer_tools.tools import Job
 
-from specrun.bench import bench_prompts
+from specrun.bench import shipped
 from specrun.catalog import embedded
 from specrun.constraints.json_schema import schema_to_gbnf
 from specrun.decoding.engine import Engine
@@ -240,7 +240,7 @@ def ours(job: Job, prompt: str) -> tuple[float, float]:
 
 def plain(asked: argparse.Namespace) -> None:
     programs = build.programs(build.default_folder(), [tools.COMPLETION], usable_cores())
-    prompt = bench_prompts.shipped(("prose",))[0].text
+    prompt = shipped(("prose",))[0].text
     print("| T | llama.cpp, ms a token | specrun, ms a token | its own work | specrun's rate, times llama.cpp's |")
     print("| ---: | ---: | ---: | ---: | ---: |")
     for temperature in map(float, asked.temps.split(",")):

@@ -38,7 +38,7 @@ from peer_tools import build, tools
 from peer_tools.tools import Job, Row
 from read_ahead import ReadAheadError, read_ahead
 
-from specrun.bench.bench_prompts import shipped
+from specrun.bench import shipped
 from specrun.hardware.cpu import usable_cores
 
 CAPPED = Path(__file__).with_name("capped.py")

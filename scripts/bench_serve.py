@@ -37,7 +37,7 @@ from peer_tools.errors import PeerError, ToolError
 from peer_tools.running import Runner
 from peer_tools.tools import Job, Row
 
-from specrun.bench.bench_prompts import shipped
+from specrun.bench import shipped
 from specrun.hardware.cpu import usable_cores
 
 COMPLETIONS = "/v1/completions"

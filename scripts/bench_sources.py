@@ -16,7 +16,7 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specrun.bench import bench_prompts as prompts
+from specrun import bench
 from specrun.catalog import embedded
 from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
@@ -113,7 +113,7 @@ def measure(model: Model, found: Tables, kind: str, plan: Plan, arguments: argpa
     total = Total()
     for seed in range(arguments.seeds):
         sampling = SamplingParameters(temperature=arguments.temp, seed=seed)
-        for text in prompts.shipped((kind,)):
+        for text in bench.shipped((kind,)):
             guide = ByTheTables(found, total)
             model.forget()
             tokens = model.prompt_tokens(text.text, raw=True)

@@ -25,7 +25,7 @@ from peer_tools.parsing import Measured
 from peer_tools.running import Runner
 from peer_tools.tools import Job, Row
 
-from specrun.bench.bench_prompts import KINDS, load, shipped
+from specrun.bench import KINDS, load, shipped
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import SpecrunError
 from specrun.hardware.cpu import usable_cores

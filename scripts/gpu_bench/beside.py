@@ -14,7 +14,7 @@ from peer_tools import build, tools
 
 from gpu_bench.bench import SCRIPTS, Bench, PartError
 from gpu_bench.tuned import KINDS, N_TOKENS, TEMPERATURE, profile_folder
-from specrun.bench import bench_prompts
+from specrun.bench import shipped
 
 LENGTHS, P_MIN = "2,4,8,16", "0,0.75"  # of llama.cpp's chains
 QUICK_LENGTHS, QUICK_P_MIN = "3", "0"
@@ -110,7 +110,7 @@ def _of_runs(bench: Bench, layers: str, data: Path, deadline: float) -> Iterator
 
     data: the folder in which it is kept, empty before.
     """
-    prompts = [prompt.text for prompt in bench_prompts.shipped() if prompt.kind == KINDS]
+    prompts = [prompt.text for prompt in shipped() if prompt.kind == KINDS]
     lines = "".join(json.dumps({"prompt": text}) + "\n" for text in prompts)
     options = ["--jsonl", "--parallel", "1", "-n", str(N_TOKENS), "--temp", f"{TEMPERATURE:g}"]
     for name in ("a first run", "a second run"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from machines.measure import data_folder, options
 from machines.simulated import simulated
 from machines.tables import Machine
-from specrun.bench import bench_prompts
+from specrun.bench import shipped
 from specrun.decoding.completion import Completion
 from specrun.decoding.generation import make_request
 from specrun.loading.many import Listed, write_many
@@ -45,7 +45,7 @@ class Took:
 
 def prompts(model: Model, n: int, least: int, most: int) -> list[list[int]]:
     """Token ids of prompts whose lengths rise evenly, cut from texts of all kinds."""
-    text = "\n\n".join(prompt.text for prompt in bench_prompts.shipped())
+    text = "\n\n".join(prompt.text for prompt in shipped())
     tokens = model.prompt_tokens(text * (1 + 8 * n * most // len(text)), raw=True)
     found, begin = [], 0
     for i in range(n):

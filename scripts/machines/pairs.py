@@ -7,7 +7,7 @@ from pathlib import Path
 from real_pair import write_draft
 
 from machines.simulated import DRAFT_NAME
-from specrun.bench import bench_prompts
+from specrun import bench
 from specrun.catalog import embedded
 
 # Share of the drafted tokens of a chain of 4 that are accepted, in percent, mean of the texts below at T=0 and 0.8 ->
@@ -26,7 +26,7 @@ def draft(folder: Path, agreement: int) -> Path:
 
 def prompt(text: str, which: int = 0) -> str:
     """One of the prompts of a kind of text, continued as it is. which: they are taken in turn."""
-    shipped = bench_prompts.shipped(["edit" if text == "copies" else text])
+    shipped = bench.shipped(["edit" if text == "copies" else text])
     prompt = shipped[which % len(shipped)].text
     if text == "copies":
         code = prompt.split("```python\n")[1].split("```")[0]

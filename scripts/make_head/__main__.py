@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specrun import interrupts
-from specrun.bench import bench_prompts
+from specrun.bench import load
 from specrun.catalog import resolve
 from specrun.cli.make_draft import forget_head
 from specrun.display_text import one_line
@@ -84,7 +84,7 @@ def make(path: Path, options: argparse.Namespace) -> int:
     """Make the head and print the result. Returns the exit code."""
     order = HeadOrder(
         path,
-        [prompt.text for prompt in bench_prompts.load(options.texts)] if options.texts else [],
+        [prompt.text for prompt in load(options.texts)] if options.texts else [],
         DEFAULT_HOURS if options.hours is None else options.hours,
         DEFAULT_VOCABULARY if options.vocab is None else options.vocab,
         options.output,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
-from specrun.bench.bench_prompts import BenchPrompt, fitting
+from specrun.bench import BenchPrompt, fitting
 from specrun.bench.rows import AUTO_ROW, OFF_ROW, BenchSettings, Row, RowPlans, rate, summarise
 from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone

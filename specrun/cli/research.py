@@ -59,7 +59,7 @@ def bench(*, models: ModelOptions, what: BenchOptions, sampling: BenchSampling, 
         specrun bench --target qwen-14b
         specrun bench --target qwen-14b --kinds code --methods tree,auto
     """
-    from specrun.bench import bench_prompts, rows
+    from specrun.bench import KINDS, load, rows, shipped
     from specrun.bench.runner import Bench
     from specrun.cli.opening import opened
     from specrun.long_run import Run
@@ -77,9 +77,9 @@ def bench(*, models: ModelOptions, what: BenchOptions, sampling: BenchSampling, 
         what.raw,
     )
     if what.prompts:
-        texts = bench_prompts.load(what.prompts)
+        texts = load(what.prompts)
     else:
-        texts = bench_prompts.shipped(_listed(what.kinds, bench_prompts.KINDS, "--kinds"))
+        texts = shipped(_listed(what.kinds, KINDS, "--kinds"))
     is_sweep = what.sweep or bool(what.budgets or what.depths)
     asked = models, SpeculationOptions(learn=False), machine, sampling.temp
     largest = settings.largest_plan(is_sweep)

@@ -112,7 +112,7 @@ def _run_options(pairs: Sequence[ModelOptions], machine: MachineOptions) -> list
 
 
 def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, temperatures: tuple[float, ...]) -> int:
-    from specrun.bench import bench_prompts
+    from specrun.bench import load
     from specrun.catalog import made
     from specrun.cli.opening import note_unusable_gpu
     from specrun.decoding.calibration_texts import TuningText
@@ -123,7 +123,7 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
     from specrun.views.answer_report import picture
 
     effort: EffortName = "quick" if what.quick else "thorough" if what.thorough else "default"
-    prompts = bench_prompts.load(what.prompts) if what.prompts else None
+    prompts = load(what.prompts) if what.prompts else None
     own = [TuningText(prompt.kind, prompt.text) for prompt in prompts] if prompts else None
     profile_files.check_folder()
     note_unusable_gpu()

@@ -56,7 +56,7 @@ def verify(
         specrun verify --target qwen-14b
         specrun verify --target qwen-14b --temp 0 --exact
     """
-    from specrun.bench import bench_prompts
+    from specrun import bench
     from specrun.cli.opening import opened
     from specrun.long_run import Run
     from specrun.verifying import findings as found
@@ -72,9 +72,9 @@ def verify(
     if not any(plan.drafts for plan in plans):
         raise UsageError("there is nothing to compare without speculation; leave --speculate, --budget or --depth out")
     if what.prompts:
-        texts = bench_prompts.load(what.prompts)
+        texts = bench.load(what.prompts)
     else:
-        texts = [bench_prompts.shipped([kind])[0] for kind in bench_prompts.KINDS]
+        texts = [bench.shipped([kind])[0] for kind in bench.KINDS]
     settings = VerifySettings(parameters, temperatures, what.max_tokens, what.samples, what.raw)
     largest = TREE if len(plans) > 1 else None
     with (

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from specrun.bench.bench_prompts import BenchPrompt, fitting
+from specrun.bench import BenchPrompt, fitting
 from specrun.decoding.generation import Generation, Request, StepOfText
 from specrun.decoding.passes import write_alone
 from specrun.display_text import counted

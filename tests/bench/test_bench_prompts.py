@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from specrun.bench import bench_prompts as prompts
-from specrun.bench.bench_prompts import BenchPrompt
+from specrun import bench
+from specrun.bench import BenchPrompt
 from specrun.errors import PromptError
 
 
 def test_every_kind_ships_enough_prompts_to_choose_on_one_and_measure_on_others() -> None:
-    for kind in prompts.KINDS:
-        assert len(prompts.shipped([kind])) >= 3
-    assert len(prompts.shipped()) == sum(len(prompts.shipped([kind])) for kind in prompts.USUAL)
+    for kind in bench.KINDS:
+        assert len(bench.shipped([kind])) >= 3
+    assert len(bench.shipped()) == sum(len(bench.shipped([kind])) for kind in bench.USUAL)
 
 
 def test_own_prompts_may_be_plain_or_mt_bench_questions(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_own_prompts_may_be_plain_or_mt_bench_questions(tmp_path: Path) -> None:
         '{"question_id": 81, "category": "writing", "turns": ["three", "and then"]}\n',
         encoding="utf-8",
     )
-    assert prompts.load(file) == [
+    assert bench.load(file) == [
         BenchPrompt("prompts", "one"),
         BenchPrompt("code", "two"),
         BenchPrompt("writing", "three"),
@@ -48,9 +48,9 @@ def test_bad_files_are_refused_by_line(tmp_path: Path, text: str, reason: str) -
     file = tmp_path / "prompts.jsonl"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(PromptError, match=reason):
-        prompts.load(file)
+        bench.load(file)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match="No such file"):
-        prompts.load(tmp_path / "nothing.jsonl")
+        bench.load(tmp_path / "nothing.jsonl")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import specrun
-from specrun.bench.bench_prompts import BenchPrompt
+from specrun.bench import BenchPrompt
 from specrun.bench.rows import AUTO_ROW, CHAIN_ROW, BenchSettings
 from specrun.bench.runner import Bench, Foretold
 from specrun.long_run import Run

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import specrun
-from specrun.bench.bench_prompts import BenchPrompt
+from specrun.bench import BenchPrompt
 from specrun.bench.rows import AUTO_ROW, CHAIN_ROW, OFF_ROW, TREE_ROW, BenchSettings
 from specrun.bench.runner import Bench
 from specrun.long_run import Run

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from specrun.bench import bench_prompts
+from specrun.bench import BenchPrompt
 from specrun.catalog import embedded
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -27,7 +27,7 @@ def script() -> Iterator[ModuleType]:
 
 
 def test_all_runs_write_the_text(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_prompts, "shipped", lambda kinds: [bench_prompts.BenchPrompt(*kinds, "def add(a, b):")])
+    monkeypatch.setattr(script, "shipped", lambda kinds: [BenchPrompt(*kinds, "def add(a, b):")])
     bench = script.Bench("q8_0", "ram", embedded.TARGET, embedded.DRAFT, tmp_path)
     found: list[tuple[str, list[str]]] = []
     specrun = script.Bench.specrun

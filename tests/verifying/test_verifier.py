@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specrun.bench.bench_prompts import BenchPrompt
+from specrun.bench import BenchPrompt
 from specrun.catalog import embedded
 from specrun.decoding import generation
 from specrun.errors import PromptError
