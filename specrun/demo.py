@@ -78,6 +78,22 @@ class Comparison:
         return self.model.residency.mode == "ring"
 
     @property
+    def announcement(self) -> str:
+        """What will be seen, and what to expect of this machine."""
+        residency = self.model.residency
+        if self.is_streamed:
+            return (
+                f"of the large model {size_text(residency.resident_bytes)} stay in memory, and each pass reads the "
+                f"other {size_text(residency.streamed_bytes)} from disk, in both texts alike and on the processor alone: "
+                f"first plainly, then with {N_DRAFTED} drafted tokens a pass"
+            )
+        return (
+            "specrun cannot read weights from disk in each pass here, so both texts are written from RAM, where drafts "
+            "bring the least: expect 0.5 to 1.5 times plain decoding's speed. They are for models that neither the GPU "
+            "nor RAM holds"
+        )
+
+    @property
     def ratio(self) -> float:
         """How many times as fast the second text was written as the first."""
         return self.fast.statistics.tokens_per_second / self.plain.statistics.tokens_per_second

@@ -1,5 +1,5 @@
-"""`specrun bench`: plans against plain decoding on the user's own pair. Here are its prompts, shipped or the user's own, each
-with its kind of text.
+"""`specrun bench`: plans against plain decoding on the user's own pair. Here are its prompts, shipped or the user's own,
+each with its kind of text.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from specrun.demo import ASKED, N_DRAFTED, Comparison, outlook
 from specrun.display_text import size_text
 from specrun.loading.model import Model
 from specrun.long_run import Run
-from specrun.views import demo_view
 
 
 @pytest.fixture
@@ -61,12 +60,12 @@ def test_both_texts_read_the_same_weights_from_disk_and_write_what_is_written_in
             s = completion.statistics
             assert s.bytes_read == pytest.approx(s.passes * n_bytes, rel=0.5)  # what is read ahead is counted too
         assert "from disk" in streamed.verdict
-        assert "in both texts alike" in demo_view.before(streamed)
+        assert "in both texts alike" in streamed.announcement
     with opened(None) as model:
         in_ram = written(model)
         assert not in_ram.is_streamed
         assert "from disk" not in in_ram.verdict
-        assert "both texts are written from RAM" in demo_view.before(in_ram)
+        assert "both texts are written from RAM" in in_ram.announcement
     assert {c.plain.text for c in (streamed, in_ram)} == {c.fast.text for c in (streamed, in_ram)}
     sentence, _ = outlook([streamed, in_ram], wide_pair.wide_pair(Run())[0], catalog())
     disk = streamed.plain.statistics.bytes_read / streamed.plain.statistics.seconds

@@ -1,5 +1,5 @@
-"""Text is shown literally, whatever is in it; what takes long is shown on a terminal only, and gone when it is over. Tables
-at any width: no line is too long, no word is broken, and nothing is lost but what is named as left out.
+"""Text is shown literally, whatever is in it; what takes long is shown on a terminal only, and gone when it is over.
+Tables at any width: no line is too long, no word is broken, and nothing is lost but what is named as left out.
 """
 
 from __future__ import annotations
