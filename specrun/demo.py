@@ -84,8 +84,8 @@ class Comparison:
         if self.is_streamed:
             return (
                 f"of the large model {size_text(residency.resident_bytes)} stay in memory, and each pass reads the "
-                f"other {size_text(residency.streamed_bytes)} from disk, in both texts alike and on the processor alone: "
-                f"first plainly, then with {N_DRAFTED} drafted tokens a pass"
+                f"other {size_text(residency.streamed_bytes)} from disk, in both texts alike and on the processor "
+                f"alone: first plainly, then with {N_DRAFTED} drafted tokens a pass"
             )
         return (
             "specrun cannot read weights from disk in each pass here, so both texts are written from RAM, where drafts "

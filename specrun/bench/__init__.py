@@ -1,4 +1,4 @@
-"""`specrun bench`: plans against plain decoding on the user's own pair. Here are its prompts, shipped or the user's own,
+"""`specrun bench`: plans against plain decoding on the user's own pair. Here are its prompts, shipped ones or the user's,
 each with its kind of text.
 """
 

@@ -17,13 +17,12 @@ from specrun import interrupts
 from specrun.cli import models
 from specrun.cli.chat import chat
 from specrun.cli.command import CONTEXT_SETTINGS, Command, Group, told
+from specrun.cli.comparing import bench, methods, verify
 from specrun.cli.demo import demo
 from specrun.cli.doctor import doctor
 from specrun.cli.generate import generate
-from specrun.cli.research import bench, methods
 from specrun.cli.serve import serve
 from specrun.cli.tune import tune
-from specrun.cli.verify import verify
 from specrun.errors import INTERRUPTED_EXIT_CODE, SpecrunError, UsageError
 from specrun.views import output
 

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 
 from specrun.bench.rows import Row, summarise
 from specrun.catalog import embedded
-from specrun.cli import verify
+from specrun.cli import comparing
 from specrun.cli.doctor import as_table, lines
 from specrun.decoding.statistics import Statistics
 from specrun.doctor import FACT, Finding
@@ -58,7 +58,7 @@ FINDINGS = [
 VIEWS: dict[str, Callable[[], RenderableType]] = {
     "tune --show": lambda: measurements.render(profile()),
     "bench": lambda: measurements.bench_table(bench_rows()),
-    "verify": lambda: verify.report(compared()),
+    "verify": lambda: comparing.report(compared()),
     "doctor": lambda: as_table(FINDINGS),
 }
 COMMANDS = ("models list", f"models info {embedded.TARGET}", "models pairs qwen-14b", "tune --list", "methods")
