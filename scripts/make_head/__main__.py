@@ -19,7 +19,7 @@ from pathlib import Path
 from specrun import interrupts
 from specrun.bench import load
 from specrun.catalog import resolve
-from specrun.cli.make_draft import forget_head
+from specrun.cli.models import forget_made
 from specrun.display_text import one_line
 from specrun.errors import INTERRUPTED_EXIT_CODE, ModelFileError, SpecrunError, UsageError
 from specrun.long_run import Run
@@ -75,7 +75,7 @@ def forget(path: Path, options: argparse.Namespace) -> int:
         raise UsageError("--forget takes no other option")
     if not path.exists():
         raise ModelFileError(f"{path}: no such file; give the target whose head to forget")
-    if not forget_head(path):
+    if not forget_made(path, "head"):
         raise UsageError(f"no head was made for {path.name}; the same command without --forget makes one")
     return 0
 

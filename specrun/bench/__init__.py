@@ -1,6 +1,4 @@
-"""`specrun bench`: plans against plain decoding on the user's own pair. Here are its prompts, shipped ones or the user's,
-each with its kind of text.
-"""
+"""`specrun bench`: plans against plain decoding on the user's own pair; and its prompts, each with its kind of text."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""`specrun models`: lists, fetches, describes and removes models."""
+"""`specrun models`: lists, fetches, describes and removes models, and makes drafts from the target's own file."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,15 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specrun.cli.command import Command, Group
-from specrun.cli.make_draft import forget_draft, forget_head, make_draft
 from specrun.display_text import one_line, size_text
-from specrun.errors import MissingModelError, UsageError
-from specrun.options.expand import argument, complete_fetchable, complete_here, complete_targets
+from specrun.errors import INTERRUPTED_EXIT_CODE, MissingModelError, ModelFileError, UsageError, disk_errors
+from specrun.interrupts import InterruptFlag
+from specrun.options.expand import argument, complete_fetchable, complete_here, complete_targets, expanded, flag, option
 from specrun.views import output
 
 if TYPE_CHECKING:
     from specrun.catalog.hub import HubName
     from specrun.catalog.hub.client import RemoteModel
+    from specrun.catalog.made import Kind
 
 app = typer.Typer(name="models", cls=Group, invoke_without_command=True)
 command = partial(app.command, cls=Command)
@@ -112,7 +114,52 @@ def pull(
 
 
 command("pull", hidden=True)(pull)  # as `specrun pull`
-command("make-draft")(make_draft)
+
+
+@dataclass(frozen=True)
+class DraftOptions:
+    """How the draft is made, as the user gave it."""
+
+    types: str | None = option(
+        None, "LIST", "Quantizations to try; `same` keeps the target's own. By default q2_k,q3_k_s,q4_0."
+    )
+    keep_layers: str | None = option(None, "LIST", "Shares of the target's layers to keep. By default 1,0.75,0.5.")
+    file: Path | None = option(None, "FILE", "File of the draft. By default in the data folder.", "--output", "-o")
+    forget: bool = flag("Delete the draft that was made from the target.")
+    json: bool = flag("One JSON object instead of the table.")
+
+
+@command("make-draft")
+@expanded
+def make_draft(
+    target: Annotated[
+        str | None,
+        argument("TARGET", "Alias, org/repo:QUANT or GGUF file. By default the embedded target.", complete_here),
+    ] = None,
+    *,
+    how: DraftOptions,
+) -> int:
+    """Make a draft from the target's own file, with fewer bits per weight and fewer layers. Downloads nothing.
+
+    Several drafts are made with llama.cpp's quantizer and compared with the target. The draft with the highest expected
+    speed is kept. From then on it drafts for this target in every command without --draft.
+
+    Columns of the table: agrees: how often draft and target have the same likeliest token. overlap: how much of the
+    probabilities at temperature 0.8 both share. of target: time of a draft pass as a share of a target pass. best
+    tree: the fastest token tree with it. expected: its estimated speed, compared with plain decoding.
+    """
+    from specrun.catalog import embedded, resolve
+
+    path = embedded.TARGET if target is None else resolve.local_path(target)
+    if not how.forget:
+        return _make(path, target, how)
+    if how.types or how.keep_layers or how.file or how.json:
+        raise UsageError("--forget takes no other option")
+    if not path.exists():
+        raise ModelFileError(f"{path}: no such file; give the target whose draft to forget")
+    if not forget_made(path):
+        raise UsageError(f"no draft was made from {path.name}; `specrun models make-draft` makes one")
+    return 0
 
 
 @command("path")
@@ -143,8 +190,8 @@ def remove(names: LocalNames, yes: Yes = False) -> None:
         if not pulling.confirmed(f"Delete {', '.join(names)}{also}?", default=False):
             return
     for name, repo, path in cached:
-        forget_draft(path)
-        forget_head(path)
+        forget_made(path)
+        forget_made(path, "head")
         freed = cache.remove(repo, path)
         output.note(f"{name} deleted: {size_text(freed)} free again")
 
@@ -159,6 +206,7 @@ def info(name: Name, json: Json = False) -> None:
         output.write_json(facts)
     else:
         output.print_table(output.facts((label, one_line(text)) for label, text in info.lines(facts)))
+
 
 @command("pairs")
 def list_pairs(
@@ -197,6 +245,7 @@ def list_pairs(
         table.add_row(pair.target, pair.draft + (" (recommended)" if pair.recommended else ""), fits, "; ".join(notes))
     output.print_table(table)
 
+
 def _on_hub(name: str) -> tuple[HubName, Path | None]:
     """What a name means on the hub, and the path of the cached model or None. Raises UsageError for a path."""
     from specrun.catalog import embedded, here
@@ -230,3 +279,64 @@ def _pulled(name: str, remote: Iterable[RemoteModel]) -> dict[str, Any]:
         facts |= {key: getattr(pulled, key) for key in ("repo", "commit", "bytes", "licence")}
         facts["files"] = [file.name for file in pulled.files]
     return facts
+
+
+def forget_made(target: Path, kind: Kind = "draft") -> bool:
+    """Delete the draft that was made of `target`, or the head, also an unfinished one, and print a note. Returns False
+    if there is none.
+    """
+    from specrun.catalog import made
+
+    with disk_errors("deleted"):
+        was_unfinished = kind == "head" and made.forget_unfinished_head(target)
+        forgotten = made.forget(target, kind)
+        compared = made.find_fastest(target)
+        if forgotten and compared and compared.path == forgotten[0].path:
+            made.forget_fastest(target)
+    if was_unfinished:
+        output.note("the texts and states of an unfinished head were deleted")
+    if forgotten:
+        draft, freed = forgotten
+        output.note(f"{draft.path} " + (f"deleted: {size_text(freed)} free again" if freed else "is no longer used"))
+    return was_unfinished or forgotten is not None
+
+
+def _make(path: Path, name: str | None, how: DraftOptions) -> int:
+    """Make the draft and print the result. Returns the exit code. name: what the user calls the target, if anything."""
+    from specrun.catalog import embedded, resolve
+    from specrun.long_run import Run
+    from specrun.making import make
+    from specrun.views.models_table import made_drafts_table
+
+    type_names = make.parse_types(how.types) if how.types is not None else None
+    shares = make.parse_shares(how.keep_layers) if how.keep_layers is not None else None
+    usual: Path | None = embedded.DRAFT  # what drafts if none was made
+    usual_name = "the embedded draft"
+    if name is not None and not embedded.is_meant(name):
+        draft = resolve.choose(name, None, may_fetch=False).draft
+        usual, usual_name = (draft.path, draft.name) if draft else (None, "")
+    # A KeyboardInterrupt raised while llama.cpp calls back to log would be lost; the flag is checked between passes.
+    with output.progress() as progress, InterruptFlag() as interrupted:
+        try:
+            run = Run(progress, output.note, interrupted)
+            result = make.make_draft(path, type_names, shares, how.file, usual, run)
+        except KeyboardInterrupt:
+            output.note("interrupted; no draft was made, and the draft used before is still used")
+            return INTERRUPTED_EXIT_CODE
+    if how.json:
+        output.write_json(result.as_json())
+    else:
+        output.print_table(made_drafts_table(result, usual_name))
+    assert result.best.quality
+    best = result.best.quality.speedup
+    if result.remark:
+        output.note(result.remark)
+    if best <= 1:
+        output.note(f"none is expected to beat plain decoding (the best: {best:.2f} times as fast)")
+    if result.rival and result.rival.speedup > best:
+        better = f"{usual_name} is expected to be faster ({result.rival.speedup:.2f} times)"
+        output.note(f"{better}; --forget goes back to it")
+    output.note(f"kept as {result.path}; it drafts from now on unless --draft is given (--forget ends that)")
+    target = f" --target {shlex.quote(name)}" if name else ""
+    output.note(f"`specrun tune{target}` measures the real speed and finds the best plan")
+    return 0

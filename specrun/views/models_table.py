@@ -1,11 +1,11 @@
-"""The catalog as a table. A line above each family says what it is and what can draft for it."""
+"""Tables of models: the catalog, where a line above each family says what can draft for it, and drafts that were made."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -17,6 +17,10 @@ from specrun.display_text import one_line, size_text
 from specrun.hardware.fit import Fits
 from specrun.loading.local_fit import LocalFits, readable
 from specrun.views.output import FittingTable
+
+if TYPE_CHECKING:
+    from specrun.making.make import Result
+    from specrun.making.measuring import Quality
 
 _HEADS = ("model", "size", "kind", "fits", "tok/s", "draft", "notes")
 # Where a model's weights lie, in words of which the longest leave room for the others in 80 columns.
@@ -104,3 +108,26 @@ def about_rate(tokens_per_second: float | None) -> str:
     if not tokens_per_second:
         return ""
     return f"~{tokens_per_second:.{0 if tokens_per_second >= 10 else 1}f}"
+
+
+def made_drafts_table(result: Result, usual: str) -> FittingTable:
+    """What came of each draft that was made, beside plain decoding and the usual draft, as its name has it."""
+    figures = ("size", "agrees", "overlap", "of target", "best tree", "expected")
+    table = FittingTable("draft", *figures, "", right=figures, optional=("overlap", "of target", "best tree"))
+    table.add_row("plain decoding", size_text(result.target.n_bytes), "", "", "", "", "1.00 x", "")
+    for outcome in result.outcomes:
+        size = size_text(outcome.n_bytes) if outcome.n_bytes else ""
+        remark = "kept" if outcome is result.best else outcome.reason
+        table.add_row(outcome.candidate.name, size, *_quality_cells(outcome.quality), remark)
+    if result.rival:
+        table.add_row(usual, "", *_quality_cells(result.rival), "used until now")
+    return table
+
+
+def _quality_cells(quality: Quality | None) -> list[str]:
+    if quality is None:
+        return [""] * 5
+    shares = [f"{share:.0%}" for share in (quality.agreement, quality.overlap, quality.cost)]
+    tree = quality.tree
+    name = f"chain of {tree.depth}" if tree.n_leaves == 1 else f"{tree.n_nodes} nodes, {tree.depth} deep"
+    return [*shares, name, f"{quality.speedup:.2f} x"]
