@@ -55,7 +55,7 @@ def _print_version(wanted: bool) -> None:
     if not wanted:
         return
     from specrun import __version__
-    from specrun.cli.opening import unusable_gpu
+    from specrun.cli.doctor import unusable_gpu
     from specrun.hardware.machine import offload_devices
     from specrun.llama import devices, library
 

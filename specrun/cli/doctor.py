@@ -1,4 +1,4 @@
-"""`specrun doctor`: whether this machine and this installation are as they should be."""
+"""`specrun doctor`: whether this machine and this installation are as they should be; and a GPU that cannot be used."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
+from specrun import kept_facts
 from specrun.display_text import size_text
 from specrun.errors import disk_errors
+from specrun.hardware.machine import gpu_driver, nvidia_card, offload_devices
 from specrun.views import output
 
 if TYPE_CHECKING:
@@ -60,8 +63,6 @@ def lines(findings: Sequence[Finding]) -> str:
 
 def as_table(findings: Sequence[Finding]) -> output.FittingTable:
     """A row for each finding, with what mends it below."""
-    from rich.text import Text
-
     table = output.FittingTable("", "", "")
     for finding in _told(findings):
         detail = Text(finding.detail)
@@ -83,3 +84,33 @@ def _told(findings: Sequence[Finding]) -> Iterator[Finding]:
         elif finding is holding[-1]:
             which = f"all {len(facts)}" if holding == facts else f"{len(holding)} of {len(facts)}"
             yield Finding("facts", "ok", f"{which} that specrun relies on in llama.cpp hold")
+
+
+def unusable_gpu() -> Finding | None:
+    """Why llama.cpp cannot use the GPU of this machine; None if no GPU is known to be there, or if it can be used.
+
+    Unlike `specrun doctor`, which looks from child processes, this imports llama.cpp.
+    """
+    from specrun.doctor import installation
+    from specrun.llama import devices, library
+
+    driver, has_nvidia = gpu_driver(), nvidia_card()
+    if offload_devices(devices.devices()) or not (driver or has_nvidia):
+        return None
+    return installation.backends(library.backends(), 0, driver, has_nvidia)
+
+
+def note_unusable_gpu() -> None:
+    """Tell the user about a GPU that cannot be used, unless an earlier run has said the same."""
+    found = unusable_gpu()
+    if found and is_news("unusable GPU", found.detail):
+        output.note(f"{found.detail}; {found.fix}")
+
+
+def is_news(what: str, state: str | bool) -> bool:
+    """Whether this state differs from that of the run before, which is kept."""
+    of = {"what": what}
+    before = kept_facts.recall("said", of, type(state)) or type(state)()
+    if before != state:
+        kept_facts.remember("said", of, state)
+    return before != state

@@ -93,7 +93,7 @@ def pull(
 
     Sizes and licences are shown first. On a terminal the command asks before fetching.
     """
-    from specrun.cli import pulling
+    from specrun.cli import opening
 
     missing = []
     for name in names:
@@ -102,7 +102,7 @@ def pull(
             missing.append(model)
         else:
             output.note(f"{name} is already here")
-    fetcher = pulling.AskingFetcher(pull=yes or not pulling.can_ask())
+    fetcher = opening.AskingFetcher(pull=yes or not opening.can_ask())
     remote = fetcher.look_up(missing)
     if remote and not fetcher.fetch(remote, dry_run) and not dry_run:
         raise MissingModelError(f"{' and '.join(model.name for model in remote)} not fetched, because you declined")
@@ -172,7 +172,7 @@ def path(name: Name) -> None:
 def remove(names: LocalNames, yes: Yes = False) -> None:
     """Delete models from the Hugging Face cache, which other programs share, and the drafts and heads made of them."""
     from specrun.catalog import cache, made
-    from specrun.cli import pulling
+    from specrun.cli import opening
 
     cached = []
     for name in names:
@@ -183,11 +183,11 @@ def remove(names: LocalNames, yes: Yes = False) -> None:
             raise UsageError(f"{name} is kept by another program ({path}); delete it there")
         cached.append((name, model.repo, path))
     if not yes:
-        if not pulling.can_ask():
+        if not opening.can_ask():
             raise UsageError("rm cannot ask here whether to delete; add --yes to delete without asking")
         has_drafts = (made.find(path) or made.find(path, "head") for *_, path in cached)
         also = " and what was made of it" if any(has_drafts) else ""
-        if not pulling.confirmed(f"Delete {', '.join(names)}{also}?", default=False):
+        if not opening.confirmed(f"Delete {', '.join(names)}{also}?", default=False):
             return
     for name, repo, path in cached:
         forget_made(path)

@@ -1,11 +1,14 @@
-"""Loads the models of a command, and tells the user what they should know before the first text; and asks which model
-answers a conversation for which the user named none.
+"""The models of a command: asks which one answers, where none is named, and whether to fetch what is missing; and loads
+them.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,27 +18,26 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from specrun import kept_facts
 from specrun.catalog import cache, embedded, entries, resolve
+from specrun.catalog.cache import Progress
 from specrun.catalog.entries import Entry
 from specrun.catalog.here import local_models
-from specrun.catalog.hub import is_offline
-from specrun.cli.pulling import AskingFetcher, can_ask
+from specrun.catalog.hub import HubName, is_offline
+from specrun.catalog.hub.client import RemoteModel
+from specrun.cli.doctor import is_news, note_unusable_gpu
 from specrun.display_text import one_line, size_text
-from specrun.doctor import Finding, installation
 from specrun.errors import SpecrunError, UsageError
-from specrun.hardware.machine import gpu_driver, nvidia_card, offload_devices
-from specrun.llama import devices, library
-from specrun.loading.model import Model
-from specrun.loading.opening import open_model
 from specrun.locations import names_file
 from specrun.options.machine_options import MachineOptions
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import output
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+
     from specrun.hardware.fit import Fit
     from specrun.loading.local_fit import LocalFits
+    from specrun.loading.model import Model
 
 
 def opened(
@@ -50,6 +52,8 @@ def opened(
     """What `open_model` gives, with questions and progress on stderr. is_chat: whether prompts are messages, which take
     a chat template. note: told what the user may want to know. further: the other arguments of `open_model`.
     """
+    from specrun.loading.opening import open_model
+
     if _is_own_draft(models):
         output.hint(
             f"{models.target} is its own draft, which cannot be faster; name a smaller --draft, or --draft none"
@@ -60,7 +64,7 @@ def opened(
         note(notice)
     if is_chat and model.llama_model.chat_template is None:
         output.note("the model has no chat template, so ChatML is used; --chat-template names another")
-    if _is_news("busy cores", bool(model.threads_notice)) and model.threads_notice:
+    if is_news("busy cores", bool(model.threads_notice)) and model.threads_notice:
         output.note(model.threads_notice)
     note_unusable_gpu()
     return model
@@ -71,30 +75,6 @@ def _is_own_draft(models: ModelOptions) -> bool:
     if not target or not draft:
         return False
     return target == draft or (names_file(target) and names_file(draft) and Path(target).samefile(draft))
-
-
-def unusable_gpu() -> Finding | None:
-    """Why llama.cpp cannot use the GPU of this machine; None if no GPU is known to be there, or if it can be used."""
-    driver, has_nvidia = gpu_driver(), nvidia_card()
-    if offload_devices(devices.devices()) or not (driver or has_nvidia):
-        return None
-    return installation.backends(library.backends(), 0, driver, has_nvidia)
-
-
-def note_unusable_gpu() -> None:
-    """Tell the user about a GPU that cannot be used, unless an earlier run has said the same."""
-    found = unusable_gpu()
-    if found and _is_news("unusable GPU", found.detail):
-        output.note(f"{found.detail}; {found.fix}")
-
-
-def _is_news(what: str, state: str | bool) -> bool:
-    """Whether this state differs from that of the run before, which is kept."""
-    of = {"what": what}
-    before = kept_facts.recall("said", of, type(state)) or type(state)()
-    if before != state:
-        kept_facts.remember("said", of, state)
-    return before != state
 
 
 # For each of these sizes of a download, in bytes, a model is offered: of those that fit, the one that most people run,
@@ -219,3 +199,116 @@ def _downloads(catalog: Iterable[Entry], fits: LocalFits, here: set[str]) -> Ite
         entry, found = missing[alias]
         minutes = 8 * (entry.expected_bytes or 0) / _CONNECTION / 60
         yield Offer(alias, entry.expected_bytes, f"{about}, {minutes:.0f} min", found)
+
+
+# Off a terminal a line reports progress after every tenth of a file, but not more often than this.
+_TENTH = 0.1
+_SECONDS_BETWEEN_LINES = 2.0
+
+
+class AskingFetcher(resolve.Fetcher):
+    """Asks on a terminal before it fetches, or fetches without asking where `pull` says so."""
+
+    def __init__(self, pull: bool) -> None:
+        super().__init__(may_fetch=pull or can_ask())
+        self._pull = pull
+
+    def look_up(self, models: Sequence[HubName]) -> list[RemoteModel]:
+        with _progress() as progress:
+            return [cache.look_up(model, progress) for model in models]
+
+    def fetch(self, models: Sequence[RemoteModel], dry_run: bool = False) -> bool:
+        """Show models and fetch them, unless the user declines. dry_run: only show the models."""
+        table = Table.grid(padding=(0, 2))
+        for model in models:
+            n_files = f", {len(model.files)} files" if len(model.files) > 1 else ""
+            licence = f"licence: {one_line(model.licence or 'unknown')}"
+            table.add_row(model.name, f"{model.repo}{n_files}", size_text(model.bytes), licence)
+        output.stderr.print(table)
+        free = cache.check_disk(models)
+        needed = size_text(sum(cache.missing_bytes(model) for model in models))
+        if dry_run or not (self._pull or confirmed(f"Download {needed} ({size_text(free)} are free)?")):
+            return False
+        try:
+            with _progress() as progress:
+                for model in models:
+                    cache.pull(model, progress)
+        except KeyboardInterrupt:
+            output.note("stopped; the next pull continues from here")
+            raise
+        return True
+
+
+def confirmed(question: str, default: bool = True) -> bool:
+    """Ask the user a yes-or-no question on stderr. Ctrl-C and Ctrl-D end the command."""
+    return typer.confirm(one_line(question), default=default, err=True)
+
+
+def can_ask() -> bool:
+    """Whether stdin and stderr are terminals, so that a user can answer questions."""
+    return sys.stdin is not None and sys.stdin.isatty() and output.stderr.is_terminal
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """Yields a display of downloads: bars on a terminal, plain lines elsewhere."""
+    if not output.stderr.is_terminal:
+        yield _Lines()
+        return
+    from rich import progress as rich_progress
+
+    text, bar = rich_progress.TextColumn("{task.description}", markup=False), rich_progress.BarColumn(bar_width=None)
+    numbers = (rich_progress.DownloadColumn(), rich_progress.TransferSpeedColumn(), rich_progress.TimeRemainingColumn())
+    with rich_progress.Progress(text, bar, *numbers, console=output.stderr) as bars:
+        yield _Bars(bars)
+
+
+class _Bars(Progress):
+    """Shows a rich progress bar for each file, which starts again when the file is checked."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+
+    def start(self, what: str, total: int, done: int) -> None:
+        self._task = self._bars.add_task(one_line(what), total=total, completed=done)
+
+    def check(self, what: str, total: int) -> None:
+        self._bars.reset(self._task, total=total, description=f"{one_line(what)}, checking")
+
+    def checked(self, what: str) -> None:
+        self._bars.update(self._task, description=one_line(what))
+
+    def advance(self, n_bytes: int) -> None:
+        self._bars.advance(self._task, n_bytes)
+
+    def note(self, text: str) -> None:
+        output.note(text)
+
+
+class _Lines(Progress):
+    """Prints a line when a file is started, checked and complete, and after each tenth of a long download."""
+
+    def start(self, what: str, total: int, done: int) -> None:
+        self._what, self._total, self._done = what, total, done
+        self._print(f": {size_text(total)}" + (f", continuing at {size_text(done)}" if done else ""))
+
+    def check(self, what: str, total: int) -> None:
+        self._what, self._total, self._done = what, total, 0
+        self._print(": checking")
+
+    def checked(self, what: str) -> None:
+        output.note(f"{what}: complete")
+
+    def advance(self, n_bytes: int) -> None:
+        self._done += n_bytes
+        is_due = self._done >= self._next and time.monotonic() > self._printed_at + _SECONDS_BETWEEN_LINES
+        if is_due and self._done < self._total:
+            self._print(f": {100 * self._done // self._total} %")
+
+    def note(self, text: str) -> None:
+        output.note(text)
+
+    def _print(self, text: str) -> None:
+        output.note(self._what + text)
+        self._printed_at = time.monotonic()
+        self._next = self._done + self._total * _TENTH

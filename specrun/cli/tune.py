@@ -104,7 +104,7 @@ def _listed(models: ModelOptions) -> Sequence[ModelOptions]:
 
 def _run_options(pairs: Sequence[ModelOptions], machine: MachineOptions) -> list[tuple[str | None, RunOptions]]:
     """The options of a run of each pair, with the name of its draft as the user gave it."""
-    from specrun.cli.pulling import AskingFetcher
+    from specrun.cli.opening import AskingFetcher
     from specrun.loading.opening import run_options
 
     further = SpeculationOptions(), machine
@@ -114,7 +114,7 @@ def _run_options(pairs: Sequence[ModelOptions], machine: MachineOptions) -> list
 def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, temperatures: tuple[float, ...]) -> int:
     from specrun.bench import load
     from specrun.catalog import made
-    from specrun.cli.opening import note_unusable_gpu
+    from specrun.cli.doctor import note_unusable_gpu
     from specrun.decoding.calibration_texts import TuningText
     from specrun.long_run import Run
     from specrun.profiles import profile_files

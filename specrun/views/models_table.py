@@ -1,4 +1,4 @@
-"""Tables of models: the catalog, where a line above each family says what can draft for it, and drafts that were made."""
+"""Tables of models: the catalog, where a line above each family says what drafts for it, and drafts that were made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`specrun doctor`: its lines, its JSON and its exit code."""
+"""`specrun doctor`: its lines, its JSON and its exit code; and a GPU that cannot be used is named once, with what mends it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from specrun.doctor import Finding, examine
 from specrun.loading.run_options import RunOptions, identity_of
 from specrun.profiles import profile_files
 from specrun.speculation.method import OFF
-from tests.conftest import SpecrunHere
+from tests.conftest import SCRIPT_TEXT, SpecrunHere
+from tests.hardware.test_machine import GPU
 from tests.profiles.test_profile import made
 
 CHECKS = {
@@ -117,3 +118,27 @@ def test_prompts_that_are_kept_are_listed_and_deleted(here: SpecrunHere, tmp_pat
     assert "3 MB" in here("doctor", "--forget-prompts").stderr
     assert not path.exists()
     assert here("doctor", "--forget-prompts").code == 0
+
+
+def test_it_is_said_in_the_first_run_and_again_when_it_changed(
+    here: SpecrunHere, script: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("generate", "-m", str(script), "--draft", "none", "--speculate", "off", "--raw", "x")
+    monkeypatch.setattr(doctor, "offload_devices", lambda _: ())
+    monkeypatch.setattr(doctor, "gpu_driver", lambda: "nvidia 550.54.14")
+    first, second = here(*command), here(*command)
+    assert first.stderr.count("CMAKE_ARGS=-DGGML_CUDA=on pip") == 1
+    assert second.stderr == ""
+    assert first.stdout == second.stdout == SCRIPT_TEXT + "\n"
+    monkeypatch.setattr(doctor, "gpu_driver", lambda: None)
+    monkeypatch.setattr(doctor, "nvidia_card", lambda: True)
+    assert "whose driver is not loaded" in here(*command).stderr
+    assert "whose driver is not loaded" in here("--version").stderr
+
+
+def test_nothing_is_said_where_no_gpu_is_known_or_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "nvidia_card", lambda: False)
+    for n_gpus, driver in ((0, None), (1, "nvidia 550.54.14")):
+        monkeypatch.setattr(doctor, "offload_devices", lambda _, n=n_gpus: (GPU,) * n)
+        monkeypatch.setattr(doctor, "gpu_driver", lambda driver=driver: driver)
+        assert doctor.unusable_gpu() is None
