@@ -19,7 +19,7 @@ from specrun.cli.chat import chat
 from specrun.cli.command import CONTEXT_SETTINGS, Command, Group, told
 from specrun.cli.comparing import bench, methods, verify
 from specrun.cli.demo import demo
-from specrun.cli.doctor import doctor
+from specrun.cli.doctor import doctor, unusable_gpu
 from specrun.cli.generate import generate
 from specrun.cli.serve import serve
 from specrun.cli.tune import tune
@@ -55,7 +55,6 @@ def _print_version(wanted: bool) -> None:
     if not wanted:
         return
     from specrun import __version__
-    from specrun.cli.doctor import unusable_gpu
     from specrun.hardware.machine import offload_devices
     from specrun.llama import devices, library
 

@@ -15,7 +15,13 @@ from specrun.errors import PromptError, UsageError
 from specrun.locations import names_file, typed
 from specrun.options.expand import argument, complete_targets, expanded, flag
 from specrun.options.machine_options import MachineOptions
-from specrun.options.sampling_options import ChatSamplingOptions, PromptCache, System, Think
+from specrun.options.sampling_options import (
+    ChatSamplingOptions,
+    Thinking,
+    prompt_cache_option,
+    system_option,
+    think_option,
+)
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import answer_report, output
 
@@ -30,11 +36,11 @@ if TYPE_CHECKING:
 class ChatOptions:
     """How the conversation begins and is shown, as the user gave it."""
 
-    system: System = None
+    system: str | None = system_option()
     continue_: bool = flag("Go on with the last conversation, and with its model and draft.")
-    think: Think = "show"
+    think: Thinking = think_option()
     plain: bool = flag("Write answers as they come: no Markdown, nothing that moves.")
-    prompt_cache: PromptCache = None
+    prompt_cache: bool | None = prompt_cache_option()
 
 
 @expanded

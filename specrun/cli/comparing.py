@@ -18,7 +18,7 @@ from specrun.errors import UsageError, VerificationError
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
-from specrun.options.sampling_options import Temperature, TokenOptions, sampling_parameters, temperatures_in
+from specrun.options.sampling_options import TokenOptions, sampling_parameters, temp_option, temperatures_in
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import output
 
@@ -53,7 +53,7 @@ class BenchOptions:
 class BenchSampling(TokenOptions):
     """How answers are written. They are greedy by default."""
 
-    temp: Temperature = 0.0
+    temp: float = temp_option(0.0)
     max_tokens: int = option(64, "N", "Tokens of every answer.", "-n")
 
 

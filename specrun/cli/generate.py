@@ -15,7 +15,7 @@ from specrun.errors import PromptError, UsageError
 from specrun.locations import decode, given_json, names_file, read_bytes, typed
 from specrun.options.expand import argument, expanded, flag, option, option_of
 from specrun.options.machine_options import MachineOptions
-from specrun.options.sampling_options import PromptCache, SamplingOptions, System, Think
+from specrun.options.sampling_options import SamplingOptions, Thinking, prompt_cache_option, system_option, think_option
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import answer_report, output
 
@@ -40,7 +40,7 @@ class FormOptions:
 
     file: list[Path] | None = option(None, "FILE", "Read the prompt from a file; - is stdin.", "-f")
     prompt: str | None = option(None, "TEXT", "The prompt, as the argument is.", "-p", usual=False)
-    system: System = None
+    system: str | None = system_option()
     raw: bool = flag("Continue the prompt as it is, without the model's chat template.")
     jsonl: bool = flag('Read one {"prompt": ..., "id": ...} for each line, write one JSON object for each.')
     parallel: str = option(
@@ -52,8 +52,8 @@ class FormOptions:
         usual=False
     )
     as_ready: bool = flag("Write the answers of --jsonl when they are ready, in any order.", usual=False)
-    think: Think = "show"
-    prompt_cache: PromptCache = None
+    think: Thinking = think_option()
+    prompt_cache: bool | None = prompt_cache_option()
     json: bool = flag("Write a JSON object with text, counts and statistics.")
     stats: bool = flag("Write statistics to stderr at the end.")
 # fmt: on

@@ -14,7 +14,7 @@ from specrun.errors import INTERRUPTED_EXIT_CODE
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded, option
 from specrun.options.machine_options import MachineOptions
-from specrun.options.sampling_options import ChatSamplingOptions, PromptCache
+from specrun.options.sampling_options import ChatSamplingOptions, prompt_cache_option
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import answer_report as report
 from specrun.views import output
@@ -53,7 +53,7 @@ class ServerOptions:
         None, "MIB", "Memory in MiB for the caches of other conversations than the present one; 0 keeps none. By "
         "default a tenth of what is free, at most 8192.", "-cram", min=0
     )
-    prompt_cache: PromptCache = None
+    prompt_cache: bool | None = prompt_cache_option()
 # fmt: on
 
 

@@ -108,11 +108,6 @@ def flag(text: str, *names: str, **further: Any) -> Any:
     return option(False, None, text, *names, **further)
 
 
-def spelled(*names: str, **further: Any) -> Any:
-    """typer's option with these names, and with those that people bring along from other tools for them."""
-    return typer.Option(*names, *(other for name in names for other in OPTIONS.get(name, ())), **further)
-
-
 def argument(metavar: str, text: str, complete: Callable[[str], Any] | None = None) -> Any:
     """typer's argument. complete: gives what a shell offers for its beginning."""
     return typer.Argument(metavar=metavar, help=text, show_default=False, autocompletion=complete)
@@ -147,14 +142,15 @@ def expanded(command: Callable[..., Result]) -> Callable[..., Result]:
     return run
 
 
-def with_options_of(*groups: Any) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Decorator for a function that takes options as `**options`: shows the options of the groups in its signature."""
+def with_options_of(group: Any) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Decorator for a function that takes options as `**options`: shows the options of the group in its signature."""
 
     def shown(function: Callable[..., Result]) -> Callable[..., Result]:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        options = [option for group in groups for option in _options(group, with_help=False)]
-        function.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*own, *_options(group, with_help=False)]
+        )
         return function
 
     return shown
@@ -162,16 +158,16 @@ def with_options_of(*groups: Any) -> Callable[[Callable[..., Result]], Callable[
 
 def _options(group: Any, with_help: bool = True) -> list[inspect.Parameter]:
     """A parameter for every field. Its annotation is typer's option, or the bare type if not `with_help`."""
-    hints = get_type_hints(group, include_extras=with_help)
+    hints, kind = get_type_hints(group), inspect.Parameter.KEYWORD_ONLY
     parameters = []
     for entry in fields(group):
         hint, further = hints[entry.name], dict(entry.metadata)
-        if with_help and further:
+        if with_help:
             names = further.pop("names")
             if not any(name.startswith("--") for name in names):
                 names = (f"--{entry.name.strip('_').replace('_', '-')}", *names)
-            hint = Annotated[hint, spelled(*names, **further)]
-        kind = inspect.Parameter.KEYWORD_ONLY
+            brought = (other for name in names for other in OPTIONS.get(name, ()))
+            hint = Annotated[hint, typer.Option(*names, *brought, **further)]
         parameters.append(inspect.Parameter(entry.name, kind, default=entry.default, annotation=hint))
     return parameters
 

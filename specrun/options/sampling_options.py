@@ -11,14 +11,16 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from specrun.errors import UsageError
 from specrun.locations import decode, typed
-from specrun.options.expand import option, spelled
+from specrun.options.expand import option
 
 if TYPE_CHECKING:
     from specrun.sampling.adjustments import SamplingParameters
+
+Thinking = Literal["show", "hide", "off"]
 
 # llama.cpp's special values.
 RANDOM_SEED = -1
@@ -49,30 +51,32 @@ def _stops(texts: list[str] | None) -> list[str] | None:
     return [decode(_ESCAPE.sub(meant, data), "--stop", UsageError) for data in given] or None
 
 
-_shared = partial(spelled, rich_help_panel="Sampling")
 _option = partial(option, rich_help_panel="Sampling", usual=False)
 
 # fmt: off
-Temperature = Annotated[float, _shared(
-    "--temp", metavar="T", help="Temperature: 0 always takes the likeliest token, more is more random."
-)]
-Seed = Annotated[int, _shared(
-    "--seed", metavar="N", help="The same seed gives the same text; -1 takes a random seed."
-)]
-System = Annotated[str | None, spelled(
-    "--system", "-s", metavar="TEXT", show_default=False, callback=_system,
-    help="The system message: what the model shall know or heed all the time."
-)]
-Thinking = Literal["show", "hide", "off"]
-Think = Annotated[Thinking, spelled(
-    "--think", metavar="show|hide|off",
-    help="Show its thinking, hide it, or switch it off. The model is asked then not to think, which gpt-oss cannot."
-)]
-PromptCache = Annotated[bool | None, spelled(
-    "--prompt-cache/--no-prompt-cache", envvar="SPECRUN_PROMPT_CACHE", show_default=False, hidden=True,
-    help="Whether long prompts that were read are kept on this disk, so that a later run need not read them again. By "
-    "default they are, but for --raw from a pipe; `specrun doctor` says how many."
-)]
+# Options that several groups have, each called with its default where that differs between them.
+temp_option = partial(
+    option, metavar="T", text="Temperature: 0 always takes the likeliest token, more is more random.",
+    rich_help_panel="Sampling"
+)
+seed_option = partial(
+    option, metavar="N", text="The same seed gives the same text; -1 takes a random seed.",
+    rich_help_panel="Sampling"
+)
+system_option = partial(
+    option, None, "TEXT", "The system message: what the model shall know or heed all the time.", "-s",
+    show_default=False, callback=_system
+)
+think_option = partial(
+    option, "show", "show|hide|off",
+    "Show its thinking, hide it, or switch it off. The model is asked then not to think, which gpt-oss cannot."
+)
+prompt_cache_option = partial(
+    option, None, None,
+    "Whether long prompts that were read are kept on this disk, so that a later run need not read them again. By "
+    "default they are, but for --raw from a pipe; `specrun doctor` says how many.",
+    "--prompt-cache/--no-prompt-cache", envvar="SPECRUN_PROMPT_CACHE", show_default=False, usual=False
+)
 # fmt: on
 
 
@@ -93,28 +97,24 @@ class TokenOptions:
         "given several times. A dict in Python."
     )
     # fmt: on
-    seed: Seed = 0
+    seed: int = seed_option(0)
 
 
 @dataclass(frozen=True)
 class SamplingOptions(TokenOptions):
     """All options of a text."""
 
-    temp: Temperature = 0.8
+    temp: float = temp_option(0.8)
+    # fmt: off
     max_tokens: int | None = _option(
-        None,
-        "N",
-        "Most tokens to write. By default until the model ends its text or the context is full.",
-        "-n",
-        usual=True,
+        None, "N", "Most tokens to write. By default until the model ends its text or the context is full.", "-n",
+        usual=True
     )
     stop: list[str] | None = _option(
-        None,
-        "TEXT",
-        "End the answer before this text. May be given several times. \\n is a line break in it, as llama.cpp has it.",
-        "-r",
-        callback=_stops,
+        None, "TEXT", "End the answer before this text. May be given several times. \\n is a line break in it, as "
+        "llama.cpp has it.", "-r", callback=_stops
     )
+    # fmt: on
     grammar: str | None = _option(None, "FILE", "Write only what this GBNF grammar allows, in a file or given itself.")
     json_schema: str | None = _option(
         None, "FILE", "Write only JSON that matches this schema, in a file or given itself."
@@ -125,7 +125,7 @@ class SamplingOptions(TokenOptions):
 class ChatSamplingOptions(SamplingOptions):
     """The same options for conversations, which have a random seed by default."""
 
-    seed: Seed = RANDOM_SEED
+    seed: int = seed_option(RANDOM_SEED)
 
 
 def sampling_parameters(options: TokenOptions, temperature: float) -> SamplingParameters:
