@@ -93,14 +93,17 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
         if system is not None:
             self._session.system = system
 
-    def run(self) -> None:
-        """Run until /exit, the end of input, or two Ctrl-C in a row. Raises Ending on SIGTERM and SIGHUP."""
+    def run(self, first: str | None = None) -> None:
+        """Run until /exit, the end of input, or two Ctrl-C in a row. Raises Ending on SIGTERM and SIGHUP.
+
+        first: a message that is answered before any is read.
+        """
         interrupted_before = False
         while not self._leaving:
             if is_ending():
                 raise Ending
             try:
-                message = self._around.read()
+                message, first = first or self._around.read(), None
             except EOFError:
                 return
             except Ending:
@@ -281,7 +284,7 @@ def _path(argument: str) -> Path:
         raise UsageError(f"there is no such user as in {argument}; give the whole path") from error
 
 
-def _models(found: Sequence[LocalModel], current: str | None = "") -> Table:
+def _models(found: Sequence[LocalModel], current: str | None) -> Table:
     """A table of the models and, last, the embedded pair. The model with the name `current` is marked as in use."""
     rows = [(model.name, size_text(model.n_bytes), model.program or "") for model in found] + [(_EMBEDDED, "", "")]
     in_use = _EMBEDDED if current is None else current

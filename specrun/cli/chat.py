@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -117,8 +116,8 @@ def _talk(
     history = conversation_file.folder() / "typed.jsonl"
     reader = TerminalReader(history, output.note) if on_terminal else PipeReader()
     keeper = conversation_file.Keeper(last) if on_terminal else None
-    read = _first_then(first, reader.read)
-    around = Surroundings(read, lambda name: _view(name, how.plain), output.stderr, open_target, keeper, draft_of, said)
+    view_of = partial(_view, plain=how.plain)
+    around = Surroundings(reader.read, view_of, output.stderr, open_target, keeper, draft_of, said)
     with ChatLoop(target, request, around, how.think) as loop:
         loop.begin(last.messages if last else [], how.system)
         kept = ollama_behind(target, loop.model.llama_model.path)
@@ -130,7 +129,9 @@ def _talk(
             output.note(answer_report.chat_line(target, loop.model, asked[-1], way))
         if last and (n := len(last.messages)):
             output.note(f"continuing a conversation of {counted(n, 'message')}; the last was: {last.question}")
-        loop.run()
+        if first:
+            output.hint(f">>> {first}")  # as if it had been typed
+        loop.run(first)
         n_said = len(said)
     for text in said[n_said:]:  # what was not kept while the model was closed
         output.note(text)
@@ -150,19 +151,6 @@ def _named(models: ModelOptions, source: Any, name: str | None, first: str | Non
     if first is None and (is_named or (any(map(str.isspace, name)) and not names_file(name))):
         return models, name
     return replace(models, target=name), first
-
-
-def _first_then(first: str | None, read: Callable[[], str]) -> Callable[[], str]:
-    """Gives what is said first, shown as if it had been typed, and then what `read` gives."""
-    pending = [first] if first else []
-
-    def next_message() -> str:
-        if not pending:
-            return read()
-        output.hint(f">>> {pending[0]}")
-        return pending.pop()
-
-    return next_message
 
 
 def _view(target: str | None, plain: bool) -> AnswerView:

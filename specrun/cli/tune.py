@@ -131,11 +131,12 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
     try:
         with output.progress() as display, InterruptFlag() as interrupted:
             run = Run(display, output.note, interrupted)
-            names = [name or (options.draft.name if options.draft else None) for name, options in drafts]
-            pair = f"with {names[0]}" if names[0] else "without a draft"
-            pairs = f"with each of {len(names)} drafts" if len(names) > 1 else pair
+            name, options = drafts[0]
+            name = name or (options.draft.name if options.draft else None)
+            pair = f"with {name}" if name else "without a draft"
+            pairs = f"with each of {len(drafts)} drafts" if len(drafts) > 1 else pair
             output.note(
-                f"measuring {drafts[0][1].target.name} {pairs}, about "
+                f"measuring {options.target.name} {pairs}, about "
                 f"{duration_text(len(drafts) * expected_seconds(effort))} after loading: llama.cpp's settings, passes "
                 "of every size, accepted tokens, and the best plans on other texts"
             )
