@@ -22,7 +22,7 @@ from specrun.decoding.generation import make_request
 from specrun.display_text import counted, rate_text, size_text
 from specrun.errors import SpecrunError, disk_errors
 from specrun.hardware.fit import Fit, Fits
-from specrun.interrupts import InterruptFlag, never
+from specrun.interrupts import never
 from specrun.loading.local_fit import LocalFits
 from specrun.loading.model import Model
 from specrun.locations import cache_dir
@@ -206,8 +206,7 @@ def wide_pair(run: Run) -> tuple[Path, Path]:
     missing = [name for name in WIDENED if not _path(name).exists()]
     if missing:
         with disk_errors("written; set SPECRUN_CACHE_DIR to a folder that can", folder()):
-            with InterruptFlag() as interrupted:
-                _write(missing, Run(run.display, run.note, interrupted))
+            _write(missing, run)
             for old in folder().glob("*.gguf"):
                 if old not in (target, draft):
                     old.unlink()

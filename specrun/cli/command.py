@@ -42,21 +42,15 @@ _NAMES_WIDTH = 26  # columns; a longer name has a line of its own
 def _sections(command: Any, whole: bool) -> dict[str, list[tuple[str, str]]]:
     """What stands under each heading: names, each with its text."""
     shown = [one for one in command.params if whole or not getattr(one, "hidden", False)]
-    panels = by_panel(one for one in shown if one.param_type_name == "option")
-    if not whole:
-        panels = {"Options": [one for options in panels.values() for one in options]}
+    arguments = [(_argument_name(one), one.help or "") for one in shown if one.param_type_name == "argument"]
+    sections = {"Arguments": arguments, **by_panel_of_commands(command)}
+    for panel, own in by_panel(one for one in shown if one.param_type_name == "option").items():
+        rows = sections.setdefault(panel if whole else "Options", [])
+        for one in own:
+            text = explanation(one)
+            rows.append((spelling(one, whole), text if whole else first_sentence(text)))
     n_hidden = len(command.params) - len(shown)
     more = f" --help-all: {n_hidden} more options, and a glossary." if n_hidden else " --help-all ends with a glossary."
-    sections = {
-        "Arguments": [(_argument_name(one), one.help or "") for one in shown if one.param_type_name == "argument"],
-        **by_panel_of_commands(command),
-        **{
-            panel: [
-                (spelling(one, whole), explanation(one) if whole else first_sentence(explanation(one))) for one in own
-            ]
-            for panel, own in panels.items()
-        },
-    }
     sections.setdefault("Options", []).append(("-h, --help", f"Show this page.{'' if whole else more}"))
     sections["Examples"] = [(line, "") for line in examples(command)]
     sections["Glossary"] = list(GLOSSARY.items()) if whole else []

@@ -18,7 +18,7 @@ from specrun.errors import UsageError, VerificationError
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
-from specrun.options.sampling_options import TokenOptions, sampling_parameters, temp_option, temperatures_in
+from specrun.options.sampling_options import TokenOptions, raw_option, sampling_parameters, temp_option, temperatures_in
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import output
 
@@ -42,7 +42,7 @@ class BenchOptions:
     budgets: str | None = option(None, "LIST", "The grid's budgets: nodes of a tree, such as 4,16,64.", usual=False)
     depths: str | None = option(None, "LIST", "The grid's depths: drafted tokens on a path, such as 4,8.", usual=False)
     repeat: int = option(3, "N", "Repetitions of every row.")
-    raw: bool = flag("No chat template: continue the prompts as they are.")
+    raw: bool = raw_option()
     form: Literal["table", "md", "json"] = option(
         "table", "table|md|json", "Format of the result on stdout.", "--output", "-o"
     )
@@ -124,7 +124,7 @@ class VerifyOptions:
     temp: str = option("0,0.8", "LIST", "Temperatures: 0 always takes the likeliest token.")
     max_tokens: int = option(64, "N", "Most tokens of every text.", "-n")
     samples: int = option(400, "N", "Seeds for the test of a --method that keeps only the distribution.")
-    raw: bool = flag("No chat template: continue the prompts as they are.")
+    raw: bool = raw_option()
     json: bool = flag("A JSON list of objects, one for each text.")
 
 

@@ -61,8 +61,8 @@ def demo(
     from specrun.long_run import Run
 
     watch = LoadWatch()
-    with output.progress() as display:
-        target, draft = shown.wide_pair(Run(display, output.note))
+    with output.progress() as display, InterruptFlag() as interrupted:
+        target, draft = shown.wide_pair(Run(display, output.note, interrupted))
     models = ModelOptions(str(target), str(draft))
     speculation = SpeculationOptions(speculate="chain", depth=shown.N_DRAFTED, learn=False)
     machine = MachineOptions(gpu_layers="0", gpu_layers_draft="0", threads=_free_threads(watch))

@@ -15,7 +15,7 @@ from specrun.errors import INTERRUPTED_EXIT_CODE, ProfileError, UsageError, disk
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
-from specrun.options.sampling_options import temperatures_in
+from specrun.options.sampling_options import raw_option, temperatures_in
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import output
 
@@ -37,7 +37,7 @@ class TuneOptions:
     thorough: bool = flag("Measure more, in about 15 minutes.")
     temp: str = option("0.8,0", "LIST", "Temperatures to tune for; 0 is greedy.")
     prompts: Path | None = option(None, "FILE", 'Your own prompts to tune on: JSONL of {"prompt"}.')
-    raw: bool = flag("No chat template: continue the prompts as they are.")
+    raw: bool = raw_option()
     json: bool = flag("One JSON object instead of the report.")
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from specrun.errors import UsageError
 from specrun.locations import decode, typed
-from specrun.options.expand import option
+from specrun.options.expand import flag, option
 
 if TYPE_CHECKING:
     from specrun.sampling.adjustments import SamplingParameters
@@ -71,6 +71,7 @@ think_option = partial(
     option, "show", "show|hide|off",
     "Show its thinking, hide it, or switch it off. The model is asked then not to think, which gpt-oss cannot."
 )
+raw_option = partial(flag, "No chat template: continue the prompts as they are.")
 prompt_cache_option = partial(
     option, None, None,
     "Whether long prompts that were read are kept on this disk, so that a later run need not read them again. By "
