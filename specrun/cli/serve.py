@@ -16,8 +16,7 @@ from specrun.options.expand import expanded, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import ChatSamplingOptions, prompt_cache_option
 from specrun.options.speculation_options import ModelOptions, SpeculationOptions
-from specrun.views import answer_report as report
-from specrun.views import output
+from specrun.views import answer_report, output
 
 if TYPE_CHECKING:
     from specrun.serving.http_server import Access
@@ -100,7 +99,7 @@ def serve(
             opened(*asked, is_chat=True, parallel=server.parallel, keeps_prompts=server.prompt_cache is not False)
         )
         stack.callback(http.stop)  # before the model is closed, which its threads use
-        output.hint(f"plan: {report.plan_words(model.plans.at(sampling.temp), sampling.temp)}")
+        output.hint(f"plan: {answer_report.plan_words(model.plans.at(sampling.temp), sampling.temp)}")
         name = server.alias or (Path(models.target).name if models.target else model.llama_model.name)
         prompts = Prompts(model)
         if notice := prompts.format.system_notice:

@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.segment import Segment
 from rich.style import StyleType
 from rich.table import Table
@@ -165,11 +164,6 @@ class FittingTable:
     def add_heading(self, text: str | Text) -> None:
         """Add a line, wrapped at words if it is long, above the rows that are added from now on."""
         self._headings.setdefault(len(self._rows), []).append(_text(text, "bold"))
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        natural = sum(named for named, _, _ in self._sizes()) + _GAP * (len(self._names) - 1)
-        headings = [_width(line) for lines in self._headings.values() for line in lines]
-        return Measurement(1, max([natural, *headings]))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         shown = list(range(len(self._names)))
