@@ -1,4 +1,4 @@
-"""`specrun doctor`: its lines, its JSON and its exit code; and a GPU that cannot be used is named once, with what mends it."""
+"""`specrun doctor`: its lines, its JSON and its exit code; and that a GPU that cannot be used is named once."""
 
 from __future__ import annotations
 
