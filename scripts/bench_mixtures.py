@@ -173,9 +173,7 @@ def main() -> None:
     parser.add_argument("--temps", default="0,0.8", metavar="LIST")
     parser.add_argument("--lengths", default="2,4,8", metavar="LIST", help="of llama.cpp's chains (%(default)s)")
     parser.add_argument("--p-min", default="0,0.75", metavar="LIST", help="of them (%(default)s)")
-    parser.add_argument(
-        "--kinds", default=",".join(USUAL), metavar="LIST", help="of prompts (%(default)s)"
-    )
+    parser.add_argument("--kinds", default=",".join(USUAL), metavar="LIST", help="of prompts (%(default)s)")
     parser.add_argument("-n", type=int, default=96, metavar="N", help="tokens of a text (%(default)s)")
     parser.add_argument("--read-ahead", type=int, metavar="KIB", help="by default as it is")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="JSON file that keeps what was measured")

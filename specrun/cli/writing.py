@@ -145,7 +145,6 @@ class Lines:
     def is_over(self) -> bool:
         return self._has_ended and not self._first
 
-
     def take(self, may_wait: bool) -> PromptLine | None:
         """The next line; None if none is there. may_wait: for a moment."""
         if self._first:
