@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 
 from specrun.llama_settings import ALL_LAYERS, LlamaSettings
-from specrun.options.expand import expanded
+from specrun.options.expand import expanded, option
 from specrun.options.machine_options import MachineOptions
 
 
 @dataclass(frozen=True)
 class Size:
-    width: Annotated[int, typer.Option("--width", "-w")]
-    height: Annotated[int | None, typer.Option("--height")] = None
+    width: int = option(1, "N", "How wide it is.", "-w")
+    height: int | None = option(None, "N", "How high it is.")
 
 
 def test_fields_become_options() -> None:
