@@ -52,9 +52,7 @@ def prompts_for(pair: str, each: int) -> list[str]:
     """So many prompts of each kind of `specrun bench`; the embedded pair, which writes code, gets those of code."""
     if pair == "embedded":
         return [prompt.text for prompt in shipped(("code",))[:each]]
-    return [
-        real_pair.chat(prompt.text) for kind in USUAL for prompt in shipped((kind,))[:each]
-    ]
+    return [real_pair.chat(prompt.text) for kind in USUAL for prompt in shipped((kind,))[:each]]
 
 
 def rate(found: Sequence[tuple[int, float]]) -> float:
