@@ -23,7 +23,6 @@ from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import expert_pages
 from specrun.decoding import calibration_texts as texts
 from specrun.hardware.cpu import usable_cores
-from specrun.hardware.fit import RingSettings
 from specrun.hardware.memory import Pressure
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
@@ -42,7 +41,7 @@ class Counted(CachedExperts):
 
     def __init__(self, file: GgufFile) -> None:
         room, never = 1 << 60, Pressure(0, lambda: 0)
-        super().__init__(expert_pages(file, PAGE), file.n_experts_used, RingSettings(), room, never)
+        super().__init__(expert_pages(file, PAGE), file.n_experts_used, room, never)
         self.counts: list[int] = []
 
     def _read(self, _layer: int, counts: NDArray[np.int64]) -> None:

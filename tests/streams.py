@@ -11,7 +11,7 @@ import numpy as np
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import WeightPages, n_bytes, weight_pages
-from specrun.hardware.fit import ResidencyPlan, RingSettings, plan_residency
+from specrun.hardware.fit import ResidencyPlan, plan_residency
 from specrun.hardware.memory import Pressure
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, LlamaContext
@@ -23,7 +23,6 @@ from specrun.speculation.tree import TokenTree
 from tests.trees import random_tree
 
 CONFIG = ContextConfig(n_ctx=256, n_seq_max=8, n_batch=64, n_outputs=32, settings=LlamaSettings(threads=1))
-UNTUNED = RingSettings()
 CALM = Pressure(0, lambda: 0)  # memory is never short
 PROMPT = [(i * 37 + 11) % 2000 for i in range(150)]  # more than two passes of 64
 
@@ -60,13 +59,12 @@ def streamed_context(
     n_slots: int = 2,
     config: ContextConfig = CONFIG,
     pressure: Pressure = CALM,
-    ring: RingSettings = UNTUNED,
 ) -> Iterator[LlamaContext]:
     """A context whose layers go through the ring, except for about `n_resident` ones."""
     plans = planned(path, n_resident, n_slots)
     with (
         LlamaModel(path) as model,
-        StreamedWeights(plans.pages, plans.plan, ring, pressure) as weights,
+        StreamedWeights(plans.pages, plans.plan, pressure) as weights,
         LlamaContext(model, config, weights) as made,
     ):
         self_check.stream(made, weights)

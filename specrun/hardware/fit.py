@@ -110,16 +110,6 @@ ResidencyMode = Literal["ring", "experts", "off"]
 
 
 @dataclass(frozen=True)
-class RingSettings:
-    """How streamed layers are read. Of the other ways that `specrun tune` timed before none was faster
-    (docs/streaming.md).
-    """
-
-    n_readers: int = 2  # threads, so that a request is waiting while the disk serves another
-    request_bytes: int = 4 * 2**20  # of one request, in whole pages; far above what a disk needs to reach its rate
-
-
-@dataclass(frozen=True)
 class Residency:
     """How the target's weights in RAM are held, as reports say it. All numbers are 0 with mode `off`."""
 

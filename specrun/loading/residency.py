@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from specrun.catalog.layer_states import expert_pages, n_bytes, weight_pages
-from specrun.hardware.fit import RingSettings, plan_residency, room_for_weights
+from specrun.hardware.fit import plan_residency, room_for_weights
 from specrun.hardware.memory import Pressure
 from specrun.hardware.placement import Placement
 from specrun.llama import LlamaModel
@@ -70,12 +70,12 @@ def _reader(here: Here, settings: LlamaSettings, with_mtp: bool, room: int) -> C
             raise CannotStreamError("its experts lie in the file in an unknown way")
         if n_bytes(experts.dense) > room:
             raise CannotStreamError("what every token needs beside experts does not fit; try a smaller --ctx-size")
-        return partial(CachedExperts, experts, file.n_experts_used, RingSettings(), room, pressure)
+        return partial(CachedExperts, experts, file.n_experts_used, room, pressure)
     pages = weight_pages(file, PAGE, with_mtp, settings)
     plan = plan_residency(pages.layer_bytes, n_bytes(pages.others), room)
     if plan is None:
         raise CannotStreamError("what every pass needs leaves no memory for two layers; try a smaller --ctx-size")
-    return partial(StreamedWeights, pages, plan, RingSettings(), pressure) if plan.streamed else None
+    return partial(StreamedWeights, pages, plan, pressure) if plan.streamed else None
 
 
 def target_context(

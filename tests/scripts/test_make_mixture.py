@@ -11,7 +11,6 @@ import pytest
 
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import expert_pages
-from specrun.hardware.fit import RingSettings
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import LlamaContext
 from specrun.llama.streaming.address_space import PAGE
@@ -33,7 +32,7 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CachedExperts, "_read", lambda _, _layer, counts: n_chosen.append(np.count_nonzero(counts)))
     with (
         LlamaModel(path) as model,
-        CachedExperts(expert_pages(file, PAGE), 3, RingSettings(), 1 << 60, CALM) as weights,
+        CachedExperts(expert_pages(file, PAGE), 3, 1 << 60, CALM) as weights,
         LlamaContext(model, CONFIG, weights) as made,
     ):
         TargetContext(made).set_prompt(list(range(60)))

@@ -11,7 +11,7 @@ import numpy as np
 from specrun.catalog.layer_states import n_bytes, weight_pages
 from specrun.errors import CrashError
 from specrun.hardware.cpu import read_flags
-from specrun.hardware.fit import FEWEST_SLOTS, RingSettings, plan_residency
+from specrun.hardware.fit import FEWEST_SLOTS, plan_residency
 from specrun.hardware.memory import Pressure
 from specrun.llama.batch import committed_tokens, joined
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext, Logits
@@ -51,7 +51,7 @@ def check_layers_in_turn(settings: LlamaSettings) -> str | None:
         assert plan, "the room is that of the slots"
         try:
             with (
-                StreamedWeights(pages, plan, RingSettings(), Pressure(0, lambda: 0)) as weights,
+                StreamedWeights(pages, plan, Pressure(0, lambda: 0)) as weights,
                 LlamaContext(model, config, weights) as context,
             ):
                 return self_check.computed_otherwise(context, weights)

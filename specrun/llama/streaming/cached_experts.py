@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from specrun import clock
 from specrun.catalog.layer_states import ExpertMatrix, ExpertPages, merged, n_bytes
-from specrun.hardware.fit import Residency, RingSettings
+from specrun.hardware.fit import Residency
 from specrun.hardware.memory import Pressure
 from specrun.llama import library
 from specrun.llama.streaming import address_space
@@ -48,7 +48,7 @@ class CachedExperts(library.Closing):
 
     n_slots = 0
 
-    def __init__(self, pages: ExpertPages, n_used: int, settings: RingSettings, room: int, pressure: Pressure) -> None:
+    def __init__(self, pages: ExpertPages, n_used: int, room: int, pressure: Pressure) -> None:
         matrices, experts = pages.matrices(), range(pages.n_experts)
         sizes = np.array([[sum(matrix.own(i).n_bytes for matrix in layer) for i in experts] for layer in matrices])
         shared = n_bytes(merged([*pages.experts, *pages.dense])) - n_bytes(pages.dense) - int(sizes.sum())
@@ -62,13 +62,12 @@ class CachedExperts(library.Closing):
         self._pages = pages
         self._is_streaming = False
         self._given_back = 0
-        self._memory = HeldPages(pages.files, [*pages.experts, *pages.dense], settings)
+        self._memory = HeldPages(pages.files, [*pages.experts, *pages.dense])
         # Each layer's matrices of all experts, and what makes an address in the mapping of an offset in their file.
         self._matrices = [[(matrix, self._shift(matrix)) for matrix in layer] for layer in matrices]
         self._cache = ExpertCache(sizes, n_used, budget=0)
         self._pressure = pressure
-        self._readers = ThreadPoolExecutor(settings.n_readers, "reader")
-        self._n_readers = settings.n_readers
+        self._readers = ThreadPoolExecutor(self._memory.n_readers, "reader")
         self._mover = PageMover()
 
     @property
@@ -140,7 +139,7 @@ class CachedExperts(library.Closing):
         """Read experts of layers, which the cache counts as kept. Raises LlamaError if one of them cannot be read."""
         chosen = [(layer, experts) for layer, experts in chosen if len(experts)]
         requests = iter([request for layer, experts in chosen for request in self._requests(layer, experts)])
-        reads = [self._readers.submit(_read, requests) for _ in range(self._n_readers)]
+        reads = [self._readers.submit(_read, requests) for _ in range(self._memory.n_readers)]
         try:
             self.bytes_read += sum(read.result() for read in reads)
         except BaseException:  # Ctrl-C too

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from specrun.catalog.layer_states import PageRange, WeightPages
 from specrun.errors import LlamaError
-from specrun.hardware.fit import Residency, ResidencyPlan, RingSettings, relieved
+from specrun.hardware.fit import Residency, ResidencyPlan, relieved
 from specrun.hardware.memory import Pressure
 from specrun.llama import library
 from specrun.llama.streaming.address_space import CannotStreamError, SlotMemory
@@ -18,7 +18,7 @@ from specrun.llama.streaming.weight_file import HeldPages, Request
 class StreamedWeights(library.Closing):
     """Made for a model that llama.cpp has mapped. Close it after the context and before the model.
 
-    plan: what is to be streamed. settings: how it is read.
+    plan: what is to be streamed.
     pressure: tells between passes whether the system runs short of memory. Resident layers are then streamed.
 
     paths: the model's files. layers: those in RAM, also resident ones. n_slots: in which layers take turns.
@@ -27,7 +27,7 @@ class StreamedWeights(library.Closing):
     Raises CannotStreamError if the files cannot be read or are not mapped, or if there is no memory.
     """
 
-    def __init__(self, pages: WeightPages, plan: ResidencyPlan, settings: RingSettings, pressure: Pressure) -> None:
+    def __init__(self, pages: WeightPages, plan: ResidencyPlan, pressure: Pressure) -> None:
         self.gate = LayerGate()
         self.paths, self.layers, self.n_slots = pages.files, list(range(len(pages.layers))), plan.n_slots
         self._pages = pages
@@ -40,7 +40,7 @@ class StreamedWeights(library.Closing):
         self._slots = SlotMemory(plan.n_slots * plan.slot_bytes)
         every = [*pages.others, *(part for parts in pages.layers for part in parts)]
         try:
-            self._memory = HeldPages(pages.files, every, settings)
+            self._memory = HeldPages(pages.files, every)
         except BaseException:
             self._slots.close()
             raise
@@ -116,7 +116,7 @@ class StreamedWeights(library.Closing):
                 asked += self._memory.requests(part, memory[offset : offset + part.n_bytes])
         stays = [part for i, parts in enumerate(self._pages.layers) if i not in plan.streamed for part in parts]
         self._memory.pin(stays)
-        self._ring = Ring(requests, plan.n_slots, self._memory.settings.n_readers, self._ring)
+        self._ring = Ring(requests, plan.n_slots, self._memory.n_readers, self._ring)
         self.gate.guard(self._ring, plan.streamed)
         # Only now nothing refers to the slots of an earlier ring, so that locking these takes no further memory.
         self._locked_slots = self._slots.lock()

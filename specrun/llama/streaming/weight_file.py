@@ -20,7 +20,6 @@ import numpy as np
 
 from specrun.catalog.layer_states import PageRange
 from specrun.errors import LlamaError
-from specrun.hardware.fit import RingSettings
 from specrun.hardware.storage import UncachedFile
 from specrun.llama.streaming import address_space
 from specrun.llama.streaming.address_space import CannotStreamError
@@ -116,14 +115,17 @@ class Request:
 class HeldPages:
     """Finds the pages of a model that llama.cpp has mapped. Close it after the context and before the model.
 
-    files: the model's files. ranges: the pages that may be replaced. settings: how files are read.
+    files: the model's files. ranges: the pages that may be replaced.
     addresses: where llama.cpp looks for each of `ranges`.
     locked: whether all that was copied is locked into memory, so that it is never swapped.
     Raises CannotStreamError if the files cannot be read or are not mapped.
     """
 
-    def __init__(self, files: Sequence[Path], ranges: Iterable[PageRange], settings: RingSettings) -> None:
-        self.settings = settings
+    # Of the other ways that `specrun tune` timed before none was faster (docs/streaming.md).
+    n_readers = 2  # threads, so that a request is waiting while the disk serves another
+    request_bytes = 4 * 2**20  # of one request, in whole pages; far above what a disk needs to reach its rate
+
+    def __init__(self, files: Sequence[Path], ranges: Iterable[PageRange]) -> None:
         self.locked = True
         self._held: set[PageRange] = set()
         self._has_begun = False
@@ -169,7 +171,7 @@ class HeldPages:
             address_space.map_memory(self.addresses[part], part.n_bytes)
         views = (address_space.view(self.addresses[part], part.n_bytes) for part in parts)
         requests = [request for part, view in zip(parts, views, strict=True) for request in self.requests(part, view)]
-        with ThreadPoolExecutor(self.settings.n_readers) as pool:
+        with ThreadPoolExecutor(self.n_readers) as pool:
             sum(pool.map(lambda part: part.file.read(part.into, part.offset), requests))  # raises what a thread raised
         for part in parts:
             address_space.make_read_only(self.addresses[part], part.n_bytes)
@@ -183,7 +185,7 @@ class HeldPages:
 
     def requests(self, part: PageRange, memory: memoryview) -> Iterator[Request]:
         """What has to be read so that `memory` holds the pages."""
-        size = self.settings.request_bytes
+        size = self.request_bytes
         for start in range(0, part.n_bytes, size):
             yield Request(self._files[part.file], memory[start : start + size], part.offset + start)
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.layer_states import ExpertPages, expert_pages, merged, n_bytes
 from specrun.errors import LlamaError
-from specrun.hardware.fit import RingSettings
 from specrun.hardware.memory import Pressure
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens
@@ -24,12 +23,12 @@ from specrun.llama.context import ContextConfig, LlamaContext
 from specrun.llama.streaming import address_space, cached_experts, gate, self_check
 from specrun.llama.streaming.address_space import PAGE, CannotStreamError, PageMover, mappings_of
 from specrun.llama.streaming.cached_experts import CachedExperts, ExpertCache
-from specrun.llama.streaming.weight_file import WeightFile
+from specrun.llama.streaming.weight_file import HeldPages, WeightFile
 from specrun.speculation.tree import TokenTree
 from tests.hybrids import random_qwen35_moe
 from tests.models import edited, random_qwen3_moe, split
 from tests.other_caches import random_deepseek2, random_gpt_oss
-from tests.streams import CALM, CONFIG, UNTUNED, context, written
+from tests.streams import CALM, CONFIG, context, written
 
 N_EXPERT, N_LAYER, N_USED = 8, 4, 2
 ALL = float("inf")  # layers
@@ -68,14 +67,14 @@ def sizes(pages: ExpertPages) -> list[int]:
 
 @contextmanager
 def cached(
-    path: Path, n_layers: float, pressure: Pressure = CALM, ring: RingSettings = UNTUNED, config: ContextConfig = CONFIG
+    path: Path, n_layers: float, pressure: Pressure = CALM, config: ContextConfig = CONFIG
 ) -> Iterator[tuple[LlamaContext, CachedExperts]]:
     """A context, and its experts, of which those of `n_layers` layers fit."""
     file, pages = GgufFile.read(path), pages_of(path)
     room = least(pages) + (int(max(sizes(pages)) * n_layers) if n_layers < ALL else sum(sizes(pages)))
     with (
         LlamaModel(path) as model,
-        CachedExperts(pages, file.n_experts_used, ring, room, pressure) as weights,
+        CachedExperts(pages, file.n_experts_used, room, pressure) as weights,
         LlamaContext(model, config, weights) as made,
     ):
         self_check.stream(made, weights)
@@ -103,9 +102,13 @@ def test_every_pass_has_the_same_bits(mixture: Path, expected: list[bytes], n_la
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ring", [RingSettings(n_readers=1, request_bytes=PAGE), RingSettings(n_readers=4)])
-def test_readers_and_requests_make_no_difference(mixture: Path, expected: list[bytes], ring: RingSettings) -> None:
-    with cached(mixture, 1.5, ring=ring) as (made, _):
+@pytest.mark.parametrize(("n_readers", "request_bytes"), [(1, PAGE), (4, HeldPages.request_bytes)])
+def test_readers_and_requests_make_no_difference(
+    mixture: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch, n_readers: int, request_bytes: int
+) -> None:
+    monkeypatch.setattr(HeldPages, "n_readers", n_readers)
+    monkeypatch.setattr(HeldPages, "request_bytes", request_bytes)
+    with cached(mixture, 1.5) as (made, _):
         assert written(made) == expected
 
 
@@ -324,7 +327,7 @@ def test_what_cannot_be_cached_is_refused_and_restored(
             patch.setattr(place, name, instead)
             with (
                 pytest.raises(CannotStreamError, match=reason),
-                CachedExperts(pages_of(mixture), N_USED, RingSettings(), 10**9, CALM) as weights,
+                CachedExperts(pages_of(mixture), N_USED, 10**9, CALM) as weights,
                 LlamaContext(model, CONFIG, weights) as made,
             ):
                 self_check.stream(made, weights)
@@ -358,7 +361,9 @@ def test_a_file_that_is_cut_short_is_an_error_and_nothing_wrong_is_kept(
 def test_a_pass_that_ends_in_the_middle_leaves_nothing_wrong(
     mixture: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    with cached(mixture, 1, ring=RingSettings(n_readers=3, request_bytes=PAGE)) as (made, weights):
+    monkeypatch.setattr(HeldPages, "n_readers", 3)
+    monkeypatch.setattr(HeldPages, "request_bytes", PAGE)
+    with cached(mixture, 1) as (made, weights):
         expected = one_pass(made)
         read = WeightFile.read
         for n_before in (0, 5, 40, 90):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from specrun.errors import LlamaError
-from specrun.hardware.fit import RingSettings
 from specrun.llama import LlamaModel, library
 from specrun.llama.context import LlamaContext
 from specrun.llama.streaming import gate, self_check
@@ -35,7 +34,7 @@ def refusal(path: Path, expected: list[bytes]) -> str:
 def stream(loaded: LlamaModel, path: Path) -> None:
     plans = planned(path)
     with (
-        StreamedWeights(plans.pages, plans.plan, RingSettings(), CALM) as weights,
+        StreamedWeights(plans.pages, plans.plan, CALM) as weights,
         LlamaContext(loaded, CONFIG, weights) as made,
     ):
         self_check.stream(made, weights)
@@ -103,7 +102,7 @@ def test_a_file_that_was_replaced_is_refused(tmp_path: Path, model: Path) -> Non
         shutil.copy(model, other)
         other.replace(path)
         with pytest.raises(CannotStreamError, match="did not map"):
-            StreamedWeights(plans.pages, plans.plan, RingSettings(), CALM)
+            StreamedWeights(plans.pages, plans.plan, CALM)
 
 
 @pytest.mark.slow
@@ -111,7 +110,7 @@ def test_a_file_that_was_written_to_is_refused(tmp_path: Path, model: Path) -> N
     path = tmp_path / "m.gguf"
     shutil.copy(model, path)
     plans = planned(path)
-    with LlamaModel(path), StreamedWeights(plans.pages, plans.plan, RingSettings(), CALM) as weights:
+    with LlamaModel(path), StreamedWeights(plans.pages, plans.plan, CALM) as weights:
         os.utime(path, ns=(0, 0))
         with pytest.raises(CannotStreamError, match="was changed"):
             weights.stream()

@@ -18,7 +18,7 @@ import pytest
 
 from specrun.catalog.layer_states import n_bytes
 from specrun.errors import LlamaError
-from specrun.hardware.fit import RingSettings, plan_residency
+from specrun.hardware.fit import plan_residency
 from specrun.hardware.memory import Pressure
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.batch import committed_tokens
@@ -27,6 +27,7 @@ from specrun.llama.streaming import address_space, weight_file
 from specrun.llama.streaming.address_space import CannotStreamError, SlotMemory, mappings_of
 from specrun.llama.streaming.ring import Ring
 from specrun.llama.streaming.streamed_weights import StreamedWeights
+from specrun.llama.streaming.weight_file import HeldPages
 from specrun.speculation.tree import TokenTree
 from tests.models import edited, random_gemma3, random_llama, random_mamba, random_qwen3_moe, split
 from tests.streams import CALM, CONFIG, PROMPT, context, planned, streamed_context, written
@@ -54,8 +55,12 @@ def test_several_passes_in_one_call_are_the_same(model: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_readers", [1, 4])
-def test_layers_of_several_requests_are_the_same(model: Path, expected: list[bytes], n_readers: int) -> None:
-    with streamed_context(model, 0, 3, ring=RingSettings(n_readers, 4096)) as streamed:
+def test_layers_of_several_requests_are_the_same(
+    model: Path, expected: list[bytes], monkeypatch: pytest.MonkeyPatch, n_readers: int
+) -> None:
+    monkeypatch.setattr(HeldPages, "n_readers", n_readers)
+    monkeypatch.setattr(HeldPages, "request_bytes", 4096)
+    with streamed_context(model, 0, 3) as streamed:
         assert written(streamed) == expected
 
 
@@ -204,7 +209,7 @@ def test_closing_restores_the_mapping(model: Path, expected: list[bytes]) -> Non
     plans = planned(model)
     with LlamaModel(model) as loaded:
         before = mappings_of(model)
-        with StreamedWeights(plans.pages, plans.plan, RingSettings(), CALM) as weights:
+        with StreamedWeights(plans.pages, plans.plan, CALM) as weights:
             weights.stream()
             assert mappings_of(model) != before
         assert mappings_of(model) == before
