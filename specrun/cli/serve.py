@@ -19,7 +19,7 @@ from specrun.options.speculation_options import ModelOptions, SpeculationOptions
 from specrun.views import answer_report, output
 
 if TYPE_CHECKING:
-    from specrun.serving.http_server import Access
+    from specrun.serving.refusals import Access
 
 _MOST_CACHE_BYTES = 8 << 30  # llama-server's default
 _MOST_PARALLEL = 16  # answers at a time: of twice as many, each could draft two leaf paths only (`run_options`)
@@ -78,12 +78,10 @@ def serve(
     from specrun.decoding.together import Conversations
     from specrun.hardware.memory import Memory
     from specrun.llama import chat_template
-    from specrun.serving.app import make_app
-    from specrun.serving.http_server import HttpServer, chat_url, listening_socket, url
-    from specrun.serving.job import JobQueue
+    from specrun.serving.app import HttpServer, chat_url, listening_socket, make_app, url
     from specrun.serving.prompts import Prompts
     from specrun.serving.request_fields import Defaults
-    from specrun.serving.service import LoadedService, Service
+    from specrun.serving.service import JobQueue, LoadedService, Service
     from specrun.serving.worker import Worker
 
     speculation.check_constrained(sampling.grammar, sampling.json_schema)
@@ -118,7 +116,7 @@ def serve(
 
 def _access(options: ServerOptions, bound: socket) -> Access:
     """Who may ask. Says so if everybody may."""
-    from specrun.serving.http_server import Access, is_loopback
+    from specrun.serving.refusals import Access, is_loopback
 
     only_local = is_loopback(bound.getsockname()[0])
     if not (only_local or options.api_key):

@@ -3,7 +3,7 @@
 A schema that the grammar cannot express is refused, never simplified silently. The grammar may allow less than the
 schema: properties come in the schema's order, properties that the schema does not name occur only if it names none,
 numbers have up to 15 digits, addresses up to 2,000 characters, and white space is at most a line break with 20 blanks.
-`oneOf` is treated as `anyOf`. The formats of keywords.py are enforced, others ignored.
+`oneOf` is treated as `anyOf`. The formats of scalars.py are enforced, others ignored.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from specrun.constraints.keywords import (
     is_nothing,
     is_of_type,
     merged,
+    pointed_at,
     refuse,
     restricting,
     tag_of,
     types_of,
 )
-from specrun.constraints.readings import pointed_at
 from specrun.constraints.rules import Rules, Work, grammar_text, json_literal, repeated
 from specrun.constraints.scalars import counts, number_expression, string_expression
 

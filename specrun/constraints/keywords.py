@@ -1,11 +1,15 @@
-"""The language of JSON Schema: keywords that are supported or refused, types, equal values, schemas as one, and
-formats, as regular expressions that allow no more than their standards.
+"""The language of JSON Schema: keywords that are supported or refused, types, equal values, schemas as one, what
+references name, and a bound of the ways in which a text can be read by the schemas that strangers send.
+
+llama.cpp follows every way in which the text so far can be read. Alternatives that begin alike double the ways, and
+where they contain themselves, every level of nesting doubles them again, until a token takes hours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 from specrun.errors import UsageError
 
@@ -145,66 +149,153 @@ def refuse(at: str, why: str) -> NoReturn:
     raise UsageError(f"the schema at {' '.join(at.split())}: {why}")
 
 
-_LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
-_DAYS_31, _DAYS_30 = r"(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])", r"(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
-# No year 0000: RFC 3339 has it, Python has not.
-_DATE = rf"(?!0000)(?:\d{{4}}-(?:{_DAYS_31}|{_DAYS_30}|02-(?:0[1-9]|1\d|2[0-8]))|{_LEAP}-02-29)"
-_HOUR = r"(?:[01]\d|2[0-3])"
-_TIME = rf"{_HOUR}:[0-5]\d:[0-5]\d(?:\.\d{{1,6}})?(?:Z|[+-]{_HOUR}:[0-5]\d)"
-LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,29}[A-Za-z0-9])?"  # up to 63 are allowed, of 253 together
-LONGEST_HOST = 4 * 31 + 3  # characters of what follows
-_SHORT_LABEL = "[A-Za-z0-9]+(?:-+[A-Za-z0-9]+)*"
-_SHORT_HOST = rf"{_SHORT_LABEL}(?:\.{_SHORT_LABEL})*"
-_MAIL_NAME = r"[A-Za-z0-9_%+-]+(?:\.[A-Za-z0-9_%+-]+)*"
-_MAIL_HOST = r"(?:[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*\.)+[A-Za-z]{2,}"
-_BYTE = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
-_GROUP = "[0-9a-fA-F]{1,4}"
-_IPV6 = "|".join(
-    [f"(?:{_GROUP}:){{7}}{_GROUP}", f":(?::{_GROUP}){{1,7}}", "::"]
-    + [f"(?:{_GROUP}:){{{n}}}(?::{_GROUP}){{1,{7 - n}}}" for n in range(1, 7)]
-    + [f"(?:{_GROUP}:){{1,7}}:"]
-)
-# Addresses: what has a host, and what has none (mailto:, urn:).
-URI_CHARACTER = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})"
-URI_SCHEME, URI_PORT = r"[A-Za-z][A-Za-z0-9+.-]{0,20}://", r":[1-9]\d{0,3}"
-URI_WITHOUT_HOST = r"(?!https?:)[A-Za-z][A-Za-z0-9+.-]{0,20}:[A-Za-z0-9]"
-_URI = (
-    rf"(?:[A-Za-z][A-Za-z0-9+.-]*://{_SHORT_HOST}(?:{URI_PORT})?(?:[/?]{URI_CHARACTER}*)?"
-    rf"|(?!https?:)[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9]{URI_CHARACTER}*)(?:#{URI_CHARACTER}*)?"
-)
-_SOME = r"\d{1,6}"
-_CLOCK = rf"T(?=\d)(?:{_SOME}H)?(?:{_SOME}M)?(?:{_SOME}S)?"
-_DURATION = rf"P(?=\d|T\d)(?:{_SOME}W|(?:{_SOME}Y)?(?:{_SOME}M)?(?:{_SOME}D)?(?:{_CLOCK})?)"
-_HEX = "[0-9a-fA-F]"
+_MOST_DIGITS = 9  # of an index in a pointer
+_MOST_SEARCHED = 100_000  # schemas in which an $anchor is looked for
 
 
-def _uuid(version: str = _HEX, variant: str = _HEX) -> str:
-    return f"{_HEX}{{8}}-{_HEX}{{4}}-{version}{_HEX}{{3}}-{variant}{_HEX}{{3}}-{_HEX}{{12}}"
+def pointed_at(root: Any, pointer: str) -> Any:
+    """The part of `root` that a pointer beginning with #, or # and an `$anchor`, names; None if there is none."""
+    if pointer != "#" and not pointer.startswith("#/"):
+        return _anchored(root, pointer[1:]) if pointer.startswith("#") else None
+    value = root
+    for part in unquote(pointer).split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, list) and key.isdecimal() and len(key) <= _MOST_DIGITS and int(key) < len(value):
+            value = value[int(key)]
+        elif isinstance(value, dict) and key in value:
+            value = value[key]
+        else:
+            return None
+    return value
 
 
-FORMATS = {
-    name: f"^(?:{expression})$"
-    for name, expression in {
-        "date": _DATE,
-        "time": _TIME,
-        "date-time": f"{_DATE}T{_TIME}",
-        "duration": _DURATION,
-        "email": f"{_MAIL_NAME}@{_MAIL_HOST}",
-        "hostname": rf"{LABEL}(?:\.{LABEL}){{0,3}}",
-        "ipv4": rf"(?:{_BYTE}\.){{3}}{_BYTE}",
-        "ipv6": _IPV6,
-        "uri": _URI,
-        "uuid": _uuid(),
-        # As pydantic names them.
-        **{f"uuid{version}": _uuid(str(version), "[89abAB]") for version in range(1, 9)},
-    }.items()
-}
+def _anchored(root: Any, name: str) -> Any:
+    waiting, n_seen = [root], 0
+    while waiting and n_seen < _MOST_SEARCHED:
+        value, n_seen = waiting.pop(), n_seen + 1
+        if isinstance(value, dict) and name in (value.get("$anchor"), value.get("$dynamicAnchor")):
+            return value
+        if isinstance(value, dict | list):
+            waiting += value.values() if isinstance(value, dict) else value
+    return None
 
-# Host names that are right as long as they are no longer than one label may be, for which nothing has to be counted.
-LONGEST_LABEL = 63
-SHORT_HOST = f"^(?:{_SHORT_HOST})$"
-# What Zod writes beside the format. It says nothing more, and to count to 253 as well takes too many rules.
-ZOD_HOST = (
-    r"^(?=.{1,253}\.?$)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
-    r"(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,61}[0-9a-zA-Z])?)*\.?$"
-)
+
+MOST_READINGS = 64
+# Schemas within a schema, alternatives, each as often as references lead to it, and the items that arrays may have, for
+# each of which llama.cpp makes rules.
+_MOST = {"parts": 5000, "alternatives together": 50_000, "items together": 20_000}
+_DEEPEST = 64
+_DEEPEST_BEGINNING = 4  # alternatives in alternatives that are told apart
+
+_BOUNDS = ("minItems", "maxItems", "minProperties", "maxProperties")
+
+
+def check_readings(schema: Any) -> None:
+    """Raises UsageError if `schema`, which may be anything, is too large or lets a text be read in too many ways."""
+    if _Walk(schema).ways(schema, 0)[0] > MOST_READINGS:
+        raise UsageError(
+            f"a text can be read by the schema in more than {MOST_READINGS} ways; let the alternatives of anyOf and "
+            "oneOf begin differently, for instance with a required first property that is a const"
+        )
+
+
+_Ways = tuple[int, frozenset[str]]
+
+
+class _Walk:
+    """Counts the ways in which texts can be read by the parts of a schema."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._counts = dict.fromkeys(_MOST, 0.0)
+        self._known: dict[str, _Ways] = {}  # by reference
+        self._open: set[str] = set()  # references that are being looked at
+
+    def ways(self, schema: Any, depth: int) -> _Ways:
+        """An upper bound of the ways that a text can be in the middle of `schema`, and the references that were met
+        within themselves there.
+        """
+        self._count("parts")
+        if depth > _DEEPEST:
+            raise UsageError(f"the schema is nested more than {_DEEPEST} times; split it with $ref")
+        if not isinstance(schema, dict):
+            return 1, frozenset()
+        bounds = (schema[key] for key in _BOUNDS if isinstance(schema.get(key), int | float))
+        self._count("items together", max(bounds, default=0))
+        if isinstance(schema.get("$ref"), str):
+            return self._of_reference(schema["$ref"], depth)
+        alternatives, groups, met = _alternatives(schema), dict[Any, list[_Ways]](), set[str]()
+        for i, part in enumerate(alternatives or _inner(schema)):
+            ways = self.ways(part, depth + 1)
+            met |= ways[1]
+            # Of the values in an object or array only one is being written, so each is a group of its own.
+            for beginning in self._beginnings(part, i, _DEEPEST_BEGINNING) if alternatives else [i]:
+                groups.setdefault(beginning, []).append(ways)
+        if any(sum(bool(within & self._open) for _, within in group) > 1 for group in groups.values()):
+            return MOST_READINGS + 1, frozenset(met)  # twice as many in each level, without end
+        return max((sum(n for n, _ in group) for group in groups.values()), default=1), frozenset(met)
+
+    def _of_reference(self, pointer: str, depth: int) -> _Ways:
+        if pointer in self._open:
+            return 1, frozenset([pointer])
+        if pointer not in self._known:
+            self._open.add(pointer)
+            self._known[pointer] = self.ways(pointed_at(self._root, pointer), depth + 1)
+            self._open.discard(pointer)
+        return self._known[pointer]
+
+    def _count(self, what: str, n: float = 1) -> None:
+        self._counts[what] += n
+        if self._counts[what] > _MOST[what]:
+            raise UsageError(f"the schema has more than {_MOST[what]} {what}; give a smaller one")
+
+    def _beginnings(self, schema: Any, i: int, depth: int) -> set[Any]:
+        """What the texts of alternative `i` begin with. Alternatives with different beginnings have different texts."""
+        self._count("alternatives together")
+        schema = self._followed(schema)
+        if not isinstance(schema, dict) or not depth:
+            return {*KEYWORDS}
+        if alternatives := _alternatives(schema):
+            return {one for part in alternatives for one in self._beginnings(part, i, depth - 1)}
+        if "const" in schema or "enum" in schema:
+            return {("constant", i)}  # it ends where it is told apart; nothing is nested in it
+        kinds = schema.get("type", list(KEYWORDS))
+        named = {kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)}
+        return named - {"object"} | ({*_object_beginnings(schema)} if "object" in named else set())
+
+    def _followed(self, schema: Any) -> Any:
+        for _ in range(_DEEPEST):
+            if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
+                return schema
+            schema = pointed_at(self._root, schema["$ref"])
+        return None
+
+
+def _alternatives(schema: Mapping[str, Any]) -> list[Any]:
+    """The schemas that `schema` combines; empty if it combines none."""
+    return next((schema[key] for key in COMBINING if isinstance(schema.get(key), list)), [])
+
+
+def _inner(schema: Mapping[str, Any]) -> Iterable[Any]:
+    """The schemas of the values in an object or array."""
+    properties, leading = schema.get("properties"), schema.get("prefixItems")
+    return [
+        *(properties.values() if isinstance(properties, dict) else ()),
+        *(leading if isinstance(leading, list) else ()),
+        schema.get("items"),
+        schema.get("additionalProperties"),
+        schema.get("propertyNames"),
+        *(patterns.values() if isinstance(patterns := schema.get("patternProperties"), dict) else ()),
+    ]
+
+
+def _object_beginnings(schema: Mapping[str, Any]) -> Iterable[Any]:
+    """What an object can begin with. A constant as its first value tells it from other objects."""
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict) or not properties or not isinstance(required, list):
+        return ["object"]
+    name, first = next(iter(properties.items()))
+    if name not in required or not isinstance(first, dict):
+        return ["object"]
+    values = [first["const"]] if "const" in first else first.get("enum")
+    return [("object", name, str(value)) for value in values] if isinstance(values, list) else ["object"]

@@ -1,4 +1,7 @@
-"""Strings and numbers of a schema: what restricts them becomes a regular language, which becomes grammar rules."""
+"""Strings and numbers of a schema: what restricts them becomes a regular language, which becomes grammar rules.
+
+Formats are regular expressions that allow no more than their standards.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,7 @@ from functools import lru_cache
 from math import gcd
 from typing import Any
 
-from specrun.constraints.keywords import (
-    FORMATS,
-    KEYWORDS,
-    LABEL,
-    LONGEST_HOST,
-    LONGEST_LABEL,
-    SHORT_HOST,
-    URI_CHARACTER,
-    URI_PORT,
-    URI_SCHEME,
-    URI_WITHOUT_HOST,
-    ZOD_HOST,
-    refuse,
-    whole,
-)
+from specrun.constraints.keywords import KEYWORDS, refuse, whole
 from specrun.constraints.patterns import PatternError, pattern_language
 from specrun.constraints.regular import MOST_WORK, Languages, TooManyRules
 from specrun.constraints.rules import Rules, counted
@@ -58,10 +47,10 @@ def string_expression(schema: Mapping[str, Any], at: str, rules: Rules) -> str:
     if not patterns and form == FORMATS["uri"] and least <= len("a://b") and (most is None or most >= _LONGEST_URI):
         return rf'"\"" {_uri_expression(rules, is_web=most == _LONGEST_WEB)} "\""'
     if form == FORMATS["hostname"] and (least or most is not None):
-        if most is not None and most >= LONGEST_HOST and not least:
+        if most is not None and most >= _LONGEST_HOST and not least:
             most = None
-        elif least <= LONGEST_LABEL:
-            form, most = SHORT_HOST, min(LONGEST_LABEL, LONGEST_LABEL if most is None else most)
+        elif least <= _LONGEST_LABEL:
+            form, most = _SHORT_HOSTS, min(_LONGEST_LABEL, _LONGEST_LABEL if most is None else most)
     expressions = (*patterns, *([form] if form else []))
     return rf'"\"" {_regular(rules, at, _string_rules, expressions, least, most)} "\""'
 
@@ -159,7 +148,7 @@ def _uri_expression(rules: Rules, is_web: bool) -> str:
     """An expression for addresses of at most 2,000 characters. is_web: whether they begin with http or https."""
     scheme, label, port, other, part = (
         _regular(rules, "#", _string_rules, (f"^(?:{expression})$",), 0, None)
-        for expression in ("https?://" if is_web else URI_SCHEME, LABEL, URI_PORT, URI_WITHOUT_HOST, URI_CHARACTER)
+        for expression in ("https?://" if is_web else _URI_SCHEME, _LABEL, _URI_PORT, _URI_WITHOUT_HOST, _URI_CHARACTER)
     )
     tail = f"{part}{{0,{_URI_TAIL}}}"
     host = f'{scheme} {label} ("." {label}){{0,4}} ({port})? ([/?] {tail})?'
@@ -252,3 +241,68 @@ def _at_least(languages: Languages, bound: Bound) -> int:
     else:
         found.append(rf"{whole}\.{fraction}[0-9]*" if fraction else rf"{whole}(?:\.[0-9]+)?")
     return pattern_language(languages, f"^(?:{'|'.join(found)})$")
+
+
+_LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+_DAYS_31, _DAYS_30 = r"(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])", r"(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
+# No year 0000: RFC 3339 has it, Python has not.
+_DATE = rf"(?!0000)(?:\d{{4}}-(?:{_DAYS_31}|{_DAYS_30}|02-(?:0[1-9]|1\d|2[0-8]))|{_LEAP}-02-29)"
+_HOUR = r"(?:[01]\d|2[0-3])"
+_TIME = rf"{_HOUR}:[0-5]\d:[0-5]\d(?:\.\d{{1,6}})?(?:Z|[+-]{_HOUR}:[0-5]\d)"
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,29}[A-Za-z0-9])?"  # up to 63 are allowed, of 253 together
+_LONGEST_HOST = 4 * 31 + 3  # characters of what follows
+_SHORT_LABEL = "[A-Za-z0-9]+(?:-+[A-Za-z0-9]+)*"
+_SHORT_HOST = rf"{_SHORT_LABEL}(?:\.{_SHORT_LABEL})*"
+_MAIL_NAME = r"[A-Za-z0-9_%+-]+(?:\.[A-Za-z0-9_%+-]+)*"
+_MAIL_HOST = r"(?:[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*\.)+[A-Za-z]{2,}"
+_BYTE = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+_GROUP = "[0-9a-fA-F]{1,4}"
+_IPV6 = "|".join(
+    [f"(?:{_GROUP}:){{7}}{_GROUP}", f":(?::{_GROUP}){{1,7}}", "::"]
+    + [f"(?:{_GROUP}:){{{n}}}(?::{_GROUP}){{1,{7 - n}}}" for n in range(1, 7)]
+    + [f"(?:{_GROUP}:){{1,7}}:"]
+)
+# Addresses: what has a host, and what has none (mailto:, urn:).
+_URI_CHARACTER = r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})"
+_URI_SCHEME, _URI_PORT = r"[A-Za-z][A-Za-z0-9+.-]{0,20}://", r":[1-9]\d{0,3}"
+_URI_WITHOUT_HOST = r"(?!https?:)[A-Za-z][A-Za-z0-9+.-]{0,20}:[A-Za-z0-9]"
+_URI = (
+    rf"(?:[A-Za-z][A-Za-z0-9+.-]*://{_SHORT_HOST}(?:{_URI_PORT})?(?:[/?]{_URI_CHARACTER}*)?"
+    rf"|(?!https?:)[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9]{_URI_CHARACTER}*)(?:#{_URI_CHARACTER}*)?"
+)
+_SOME = r"\d{1,6}"
+_CLOCK = rf"T(?=\d)(?:{_SOME}H)?(?:{_SOME}M)?(?:{_SOME}S)?"
+_DURATION = rf"P(?=\d|T\d)(?:{_SOME}W|(?:{_SOME}Y)?(?:{_SOME}M)?(?:{_SOME}D)?(?:{_CLOCK})?)"
+_HEX = "[0-9a-fA-F]"
+
+
+def _uuid(version: str = _HEX, variant: str = _HEX) -> str:
+    return f"{_HEX}{{8}}-{_HEX}{{4}}-{version}{_HEX}{{3}}-{variant}{_HEX}{{3}}-{_HEX}{{12}}"
+
+
+FORMATS = {
+    name: f"^(?:{expression})$"
+    for name, expression in {
+        "date": _DATE,
+        "time": _TIME,
+        "date-time": f"{_DATE}T{_TIME}",
+        "duration": _DURATION,
+        "email": f"{_MAIL_NAME}@{_MAIL_HOST}",
+        "hostname": rf"{_LABEL}(?:\.{_LABEL}){{0,3}}",
+        "ipv4": rf"(?:{_BYTE}\.){{3}}{_BYTE}",
+        "ipv6": _IPV6,
+        "uri": _URI,
+        "uuid": _uuid(),
+        # As pydantic names them.
+        **{f"uuid{version}": _uuid(str(version), "[89abAB]") for version in range(1, 9)},
+    }.items()
+}
+
+# Host names that are right as long as they are no longer than one label may be, for which nothing has to be counted.
+_LONGEST_LABEL = 63
+_SHORT_HOSTS = f"^(?:{_SHORT_HOST})$"
+# What Zod writes beside the format. It says nothing more, and to count to 253 as well takes too many rules.
+ZOD_HOST = (
+    r"^(?=.{1,253}\.?$)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+    r"(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,61}[0-9a-zA-Z])?)*\.?$"
+)

@@ -19,9 +19,7 @@ from specrun.errors import ModelFileError, UsageError
 from specrun.llama import LlamaModel
 from specrun.llama.chat_template import ADVICE, CHATML, ChatTemplate, Message, NamedTemplate, template_names
 from specrun.locations import decode, read_bytes
-from specrun.reading.calls import CHANNEL, MESSAGE, MESSAGE_END, START
-from specrun.reading.deltas import THINKING, THINKING_END
-from specrun.reading.form import answer_form
+from specrun.reading.form import CHANNEL, MESSAGE, MESSAGE_END, START, THINKING, THINKING_END, answer_form
 
 _LARGEST_TEMPLATE = 2**20  # bytes; models' own have some thousands
 # No template has these digits, and none changes digits.

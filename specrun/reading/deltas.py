@@ -1,9 +1,18 @@
-"""What readers give out: additions to the answer, to its reasoning, and to its calls of tools."""
+"""What readers give out: additions to the answer, to its reasoning, and to its calls of tools; and the steps of which
+readers consist, those for calls in JSON included.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+import json
+import secrets
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Literal
+
+from specrun.locations import given_json
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,18 @@ class Delta:
     reasoning: str = ""
     call: CallDelta | None = None
 
+    @property
+    def part(self) -> tuple[Literal["content", "reasoning", "call"], int]:
+        """What is added to, and which call it is."""
+        if self.call:
+            return "call", self.call.index
+        return ("reasoning" if self.reasoning else "content"), 0
+
+    @property
+    def text(self) -> str:
+        """What is added."""
+        return self.call.arguments if self.call else self.reasoning or self.content
+
 
 def content(text: str) -> list[Delta]:
     return [Delta(content=text)] if text else []
@@ -35,6 +56,17 @@ def content(text: str) -> list[Delta]:
 
 def reasoning(text: str) -> list[Delta]:
     return [Delta(reasoning=text)] if text else []
+
+
+def whole_parts(deltas: Iterable[Delta]) -> list[Delta]:
+    """The parts of an answer, each of them whole."""
+    parts: list[Delta] = []
+    for _, additions in groupby(deltas, attrgetter("part")):
+        first, *more = additions
+        text = "".join(delta.text for delta in [first, *more])
+        call = [Delta(call=replace(first.call, arguments=text))] if first.call else []
+        parts += call or (reasoning(text) if first.reasoning else content(text))
+    return parts
 
 
 def undecided(text: str, markers: Sequence[str]) -> int:
@@ -123,32 +155,125 @@ class Reader:
             yield None
 
 
-THINKING, THINKING_END = "<think>", "</think>"
+_ARGUMENTS = ("arguments", "parameters")
 
 
-class ThinkingReader(Reader):
-    """Reads the reasoning at the beginning of an answer; the rest is for another reader.
+class CallReader(Reader):
+    """What the readers of calls share: calls are numbered, and told while they are read."""
 
-    answer: reads what comes after the reasoning, or everything if there is none.
-    is_open: whether the prompt ended with <think>, as some templates let it.
-    """
-
-    def __init__(self, answer: Reader, is_open: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._answer = answer
-        self._is_open = is_open
+        self._n_calls = 0
 
-    def finish(self, is_cut: bool = False) -> list[Delta]:
-        return super().finish(is_cut) + self._answer.finish(is_cut)
+    def _begin(self, name: str) -> Delta:
+        self._n_calls += 1
+        return Delta(call=CallDelta(self._n_calls - 1, id=f"call_{secrets.token_hex(12)}", name=name))
 
-    def _read(self) -> Iterator[Delta | None]:
-        if self._is_open or (yield from self._follows(THINKING)):
-            if not self._is_open:
-                self._skip(THINKING)
-            yield from self._skip_blanks()
-            yield from self._tell_until(reasoning, THINKING_END)
-            self._skip(THINKING_END)
-            yield from self._skip_blanks()
-        while True:
-            yield from self._answer.push(self._take(len(self._held)))
+    def _more(self, arguments: str) -> list[Delta]:
+        """The latest call has more arguments."""
+        return [Delta(call=CallDelta(self._n_calls - 1, arguments))] if arguments else []
+
+    def _read_json(self, names: Collection[str] | None = None) -> Generator[Delta | None, None, bool]:
+        """Tell {"name": ..., "arguments": {...}}, or "parameters", from the time when its name is known.
+
+        names: those that calls may have; None for any. Returns False, with the text held, if it is no call.
+        """
+        self._at = 0  # characters of the held text that were read
+        self._arguments = ""  # that were read and not told yet
+        self._is_told = self._has_arguments = False
+        while (character := (yield from self._next())).isspace():
+            pass
+        end = {"{": ",", ",": "}"}.get(character, character)  # of an object; another beginning ends at once
+        while end == ",":
+            part, end = yield from self._part(":,}")
+            key, value = _string(part), ""
+            if end == ":":
+                value, end = yield from self._part(",}", is_arguments=key in _ARGUMENTS)
+            if end and key in ("name", "function") and not self._is_told:
+                name = _string(value)
+                if names is not None and name not in names:
+                    return False
+                if name is not None:
+                    yield self._begin(name)
+                    self._is_told = True
+            elif end and key in _ARGUMENTS and not self._has_arguments:
+                # Some models write the object as a string.
+                self._has_arguments, self._arguments = True, _string(value) or value.strip()
+        if not self._is_told:
+            is_begun = self._is_cut and not end and _may_be_call(self._held, names)
+            self._held = "" if is_begun else self._held  # cut before its name: there is nothing to tell
+            return is_begun
+        yield from self._tell_arguments("" if self._has_arguments or not end else "{}")
+        self._held = self._held[self._at :]
+        return True
+
+    def _tell_arguments(self, further: str = "") -> Iterator[Delta]:
+        arguments, self._arguments = self._arguments + further, ""
+        yield from self._more(arguments)
+
+    def _next(self) -> Generator[Delta | None, None, str]:
+        """The next character of a call; empty where nothing follows."""
+        while self._at == len(self._held):
+            if self._is_told:
+                yield from self._tell_arguments()
+            if self._has_ended:
+                return ""
             yield None
+        self._at += 1
+        return self._held[self._at - 1]
+
+    def _part(self, ends: str, is_arguments: bool = False) -> Generator[Delta | None, None, tuple[str, str]]:
+        """The JSON text before the first of `ends` that is not inside of it, and that end; empty where nothing follows.
+
+        The first object with arguments is told while it is read.
+        """
+        part, depth = "", 0
+        in_string = is_escaped = in_arguments = False
+        while character := (yield from self._next()):
+            if character in ends and not (depth or in_string):
+                break
+            if character == "{" and not (depth or in_string or self._has_arguments) and is_arguments:
+                in_arguments = self._has_arguments = True
+            if in_arguments:
+                self._arguments += character
+            else:
+                part += character
+            if in_string:
+                in_string = is_escaped or character != '"'
+                is_escaped = not is_escaped and character == "\\"
+            else:
+                in_string = character == '"'
+                depth += (character in "{[") - (character in "}]")
+                in_arguments = in_arguments and depth > 0
+        return part, character
+
+
+def _may_be_call(begun: str, names: Iterable[str] | None) -> bool:
+    """Whether a call of one of these tools may begin like this. Without names, everything else was ruled out."""
+    if names is None:
+        return True
+    begun = "".join(begun.split())
+    return any(f'{{"name":"{name}"'.startswith(begun) for name in names)
+
+
+def _string(part: str) -> str | None:
+    """The text that stands there as JSON; None if anything else stands there."""
+    try:
+        value = json.loads(part)
+    except (ValueError, RecursionError):
+        return None
+    return whole_characters(value) if isinstance(value, str) else None
+
+
+def whole_characters(text: str) -> str:
+    """`text` with U+FFFD for halves of surrogate pairs, which JSON can escape and UTF-8 cannot represent."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """A call's arguments; empty for half an object, of an answer that was cut off."""
+    try:
+        value = given_json(whole_characters(json.dumps(json.loads(text), ensure_ascii=False)), "the call", ValueError)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,11 +1,11 @@
-"""The way from a request to its answers: what a body asks for, and answers sent whole or while they are written."""
+"""The way from a request to its answers: endpoints at which texts are written, sent whole or while they are written."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Literal, TypeVar
@@ -16,20 +16,16 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specrun.decoding.completion import Completion
-from specrun.decoding.generation import Request
 from specrun.errors import SpecrunError
-from specrun.reading.deltas import Delta, Reader
+from specrun.reading.deltas import CallDelta, Delta, whole_parts
 from specrun.sampling.sampler import TokenLogprob
-from specrun.serving.api_error import ApiError, of_model
-from specrun.serving.job import Job, Piece, stopping
-from specrun.serving.prompts import Prompt
-from specrun.serving.request_fields import Sending, read_json
-from specrun.serving.service import LoadedService, Service
+from specrun.serving.refusals import ApiError, of_model
+from specrun.serving.request_fields import Json, read_json
+from specrun.serving.service import Job, Piece, Service, cached_tokens, stopping
+from specrun.serving.wanted import NewReader, Wanted
 
 KEEP_ALIVE_S = 10.0  # proxies and clients give up on connections that are silent for a minute or so
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx would hold a stream back
-
-NewReader = Callable[[], Reader]  # makes the reader of an answer
 
 
 @dataclass
@@ -47,6 +43,20 @@ class Answer:
     finish: Literal["stop", "length", "tool_calls"] | None = None
     completion: Completion | None = None
     reasoning_tokens: int = 0
+
+    @property
+    def content(self) -> str:
+        """Its text, without reasoning and calls."""
+        return "".join(delta.content for delta in self.deltas)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(delta.reasoning for delta in self.deltas)
+
+    @property
+    def calls(self) -> list[CallDelta]:
+        """Its calls of tools, each of them whole."""
+        return [delta.call for delta in whole_parts(self.deltas) if delta.call]
 
     @property
     def is_interrupted(self) -> bool:
@@ -97,7 +107,7 @@ class Shape:
         return frame(error.as_openai())
 
 
-def frame(value: dict[str, Any], event: str | None = None) -> bytes:
+def frame(value: Json, event: str | None = None) -> bytes:
     """A server-sent event. event: its name, for the shapes that name them."""
     name = f"event: {event}\n" if event else ""
     return f"{name}data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
@@ -145,23 +155,22 @@ async def _events(job: Job, new_reader: NewReader, shape: Shape) -> AsyncIterato
 
 async def _additions(job: Job, new_reader: NewReader, keep_alive_s: float | None) -> AsyncIterator[Answer | None]:
     """Everything that is written; None after each `keep_alive_s` seconds without anything new. Raises ApiError."""
-    index, reader, has_calls, reasoning = 0, new_reader(), False, ""
+    whole, reader = Answer(0), new_reader()
     try:
         async for event in job.events(keep_alive_s):
             if event is None:
                 yield None
                 continue
             if isinstance(event, Piece):
-                addition = Answer(index, reader.push(event.text), event.logprobs)
+                addition = Answer(whole.index, reader.push(event.text), event.logprobs)
             else:
                 is_cut = event.finish_reason != "stop"  # an interrupted stream is cut short, as a long answer is
-                addition = Answer(index, reader.finish(is_cut), completion=event)
-            has_calls = has_calls or any(delta.call for delta in addition.deltas)
-            reasoning += "".join(delta.reasoning for delta in addition.deltas)
+                addition = Answer(whole.index, reader.finish(is_cut), completion=event)
+            whole.deltas += addition.deltas
             if isinstance(event, Completion):
-                addition.finish = "length" if is_cut else "tool_calls" if has_calls else "stop"
-                addition.reasoning_tokens = _tokens_of(event, reasoning)
-                index, reader, has_calls, reasoning = index + 1, new_reader(), False, ""
+                addition.finish = "length" if is_cut else "tool_calls" if whole.calls else "stop"
+                addition.reasoning_tokens = _tokens_of(event, whole.reasoning)
+                whole, reader = Answer(whole.index + 1), new_reader()
             yield addition
     except SpecrunError as error:
         raise of_model(error) from error
@@ -204,27 +213,10 @@ async def _cancelled_on_disconnect(job: Job, receive: Receive) -> AsyncIterator[
 
 # The fields of all endpoints that bring schemas.
 _WITH_SCHEMAS = ("tools", "response_format", "json_schema", "format", "text", "output_config", "output_format")
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What a body asks for.
-
-    request: how the prompts are answered, without a prompt. new_reader: makes the reader of an answer.
-    sending: how many answers each prompt has, and how they are sent.
-    """
-
-    prompts: Sequence[Prompt]
-    request: Request
-    new_reader: NewReader
-    sending: Sending
-
-
-AnyWanted = TypeVar("AnyWanted", bound=Wanted)
 Read = TypeVar("Read")
 
 
-async def in_thread(service: Service, read: Callable[[Service, dict[str, Any]], Read], body: dict[str, Any]) -> Read:
+async def in_thread(service: Service, read: Callable[[Service, Json], Read], body: Json) -> Read:
     """What `read` makes of a body, in a thread, because texts and schemas may be large.
 
     Bodies with schemas have few threads of their own: converting may take seconds, and others would wait for a thread.
@@ -233,38 +225,75 @@ async def in_thread(service: Service, read: Callable[[Service, dict[str, Any]], 
     return await to_thread.run_sync(read, service, body, limiter=limiter)
 
 
+Asked = tuple[Wanted, Shape]
+
+
 def answering(
-    read: Callable[[Service, dict[str, Any]], AnyWanted | Response],
-    shape: Callable[[LoadedService, AnyWanted], Shape],
-    names: Mapping[str, str] | None = None,
+    read: Callable[[Service, Json], Asked | Response],
 ) -> Callable[[Service, HttpRequest], Awaitable[ASGIApp]]:
     """An endpoint at which texts are written, streamed or whole. A client that goes away cancels them.
 
-    read: reads the body of a request, and may answer where nothing is to be written. names: what fields are called in
-    it, as `ApiError.renamed` has them. The endpoint raises SpecrunError and ApiError.
+    read: tells what a body asks for and how that is sent, or answers where nothing is to be written. It may raise
+    SpecrunError and ApiError, and so does the endpoint.
     """
 
     async def endpoint(service: Service, request: HttpRequest) -> ASGIApp:
-        loaded = service.loaded
-        try:
-            wanted = await in_thread(service, read, await read_json(request))
-        except ApiError as error:
-            raise (error.renamed(names) if names else error) from None
-        if isinstance(wanted, Response):
-            return wanted
+        assert service.loaded  # else the body is not read
+        asked = await in_thread(service, read, await read_json(request))
+        if isinstance(asked, Response):
+            return asked
+        wanted, shape = asked
         job = service.submit(wanted.prompts, wanted.request, wanted.sending)
-        told = shape(loaded, wanted)
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             async with _cancelled_on_disconnect(job, receive):
                 if job.sending.stream:
-                    frames = _events(job, wanted.new_reader, told)
+                    frames = _events(job, wanted.new_reader, shape)
                     # The status is sent with the first frame, so that what goes wrong before has a status of its own.
                     sent = _chained(await anext(frames), frames)
-                    await StreamingResponse(sent, headers=_HEADERS, media_type=told.media_type).stream_response(send)
+                    await StreamingResponse(sent, headers=_HEADERS, media_type=shape.media_type).stream_response(send)
                 else:
-                    await (await _whole(job, wanted.new_reader, told))(scope, receive, send)
+                    await (await _whole(job, wanted.new_reader, shape))(scope, receive, send)
 
         return answer
 
     return endpoint
+
+
+TokenBytes = Callable[[int], bytes]
+
+
+def timings_json(completion: Completion) -> Json:
+    """What llama-server says of the time of an answer, and `tokens_per_pass`."""
+    s = completion.statistics
+    prompt_n = s.prompt_tokens - cached_tokens(s)
+    prompt_ms, predicted_ms = 1e3 * s.prefill_seconds, 1e3 * s.seconds
+    return {
+        "cache_n": cached_tokens(s),
+        "prompt_n": prompt_n,
+        "prompt_ms": round(prompt_ms, 3),
+        "prompt_per_token_ms": round(prompt_ms / max(prompt_n, 1), 3),
+        "prompt_per_second": round(1e3 * prompt_n / prompt_ms, 3) if prompt_ms else 0.0,
+        "predicted_n": s.completion_tokens,
+        "predicted_ms": round(predicted_ms, 3),
+        "predicted_per_token_ms": round(predicted_ms / max(s.completion_tokens, 1), 3),
+        "predicted_per_second": round(s.tokens_per_second, 3),
+        "draft_n": s.drafted,
+        "draft_n_accepted": s.drafted_accepted,
+        "tokens_per_pass": round(s.tokens_per_pass, 3),
+    }
+
+
+def logprobs_json(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> list[Json]:
+    """For each token its own log-probability and those of the likeliest tokens. llama-server adds the ids."""
+
+    def told(token: int, logprob: float) -> Json:
+        data = token_bytes(token)
+        return {"id": token, "token": token_text(data), "bytes": list(data), "logprob": logprob}
+
+    return [{**told(t.token, t.logprob), "top_logprobs": [told(*other) for other in t.top]} for t in logprobs]
+
+
+def token_text(data: bytes) -> str:
+    """The text of a token; U+FFFD for a part of a character."""
+    return data.decode("utf-8", errors="replace")

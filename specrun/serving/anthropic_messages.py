@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, InstanceOf
@@ -17,15 +15,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from specrun.decoding.completion import Completion
-from specrun.reading.calls import arguments_of
-from specrun.reading.deltas import Delta
-from specrun.serving.answers import Answer, Shape, Wanted, answering, frame, in_thread
-from specrun.serving.api_error import ApiError, refused
-from specrun.serving.openai_endpoints import read_chat
+from specrun.reading.deltas import Delta, arguments_of, whole_parts
+from specrun.serving.answers import Answer, Asked, Shape, answering, frame, in_thread
 from specrun.serving.prompts import MOST_MESSAGES, joined
-from specrun.serving.request_fields import Fields, Integer, must, parsed, read_json
-from specrun.serving.service import LoadedService, Service, cached_tokens
+from specrun.serving.refusals import ApiError, refused
+from specrun.serving.request_fields import Fields, Integer, Json, must, parsed, read_json
+from specrun.serving.service import Service, cached_tokens
 from specrun.serving.tools import MOST_TOOLS, function_json
+from specrun.serving.wanted import read_chat
 
 _MOST_BLOCKS = 10_000  # in a message
 _SAME = (
@@ -34,12 +31,6 @@ _SAME = (
 )
 _TYPES = {"user": ("text", "tool_result"), "assistant": ("text", "thinking", "tool_use", "redacted_thinking")}
 _CHOICES: dict[str, Any] = {"": "auto", "auto": "auto", "any": "required", "none": "none"}
-
-_DELTAS = {
-    "tool_use": ("input_json_delta", "partial_json"),
-    "thinking": ("thinking_delta", "thinking"),
-    "text": ("text_delta", "text"),
-}
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 _Text = Annotated[str, BeforeValidator(lambda content: joined(content or "", ()))]
@@ -53,7 +44,7 @@ class _Block(Fields):
     thinking: str = ""
     id: str | None = None
     name: str | None = None
-    input: InstanceOf[dict[str, Any]] = Field({})
+    input: InstanceOf[Json] = Field({})
     tool_use_id: str = ""
     content: _Text = ""
 
@@ -87,29 +78,33 @@ class _AnthropicFields(Fields):
     system: _Text = ""
     messages: Annotated[list[_Message], Field(max_length=MOST_MESSAGES, fail_fast=True)] = Field([])
     stop_sequences: Annotated[list[Any], Field(max_length=_MOST_BLOCKS)] = Field([])
-    tools: Annotated[list[InstanceOf[dict[str, Any]]], Field(max_length=MOST_TOOLS, fail_fast=True)] = Field([])
+    tools: Annotated[list[InstanceOf[Json]], Field(max_length=MOST_TOOLS, fail_fast=True)] = Field([])
     tool_choice: _Choice = _Choice()
-    thinking: InstanceOf[dict[str, Any]] = Field({})
+    thinking: InstanceOf[Json] = Field({})
     output_config: _OutputConfig = _OutputConfig()
     output_format: _OutputFormat | None = None  # its name before it was output_config.format
 
 
 async def count_tokens(service: Service, request: Request) -> Response:
     """The endpoint that tells how many tokens the prompt of a request has. Raises SpecrunError and ApiError."""
-    body = await read_json(request)
-    wanted = await in_thread(service, lambda s, given: read_chat(s, openai_body(given, needs_length=False)), body)
+    wanted = await in_thread(service, lambda s, body: read_chat(s, openai_body(body)), await read_json(request))
     return JSONResponse({"input_tokens": len(wanted.prompts[0].tokens)})
 
 
-def openai_body(body: Mapping[str, Any], needs_length: bool = True) -> dict[str, Any]:
-    """The body of /v1/chat/completions that asks for the same. Raises ApiError for what it cannot say.
-
-    needs_length: whether `max_tokens` must be there, as it must with Anthropic.
-    """
-    given = parsed(_AnthropicFields, body)
-    if needs_length and given.max_tokens is None:
+@answering
+def anthropic_messages(service: Service, body: Json) -> Asked:
+    """The endpoint that writes the next message. Raises SpecrunError and ApiError."""
+    asked = openai_body(body)
+    if asked["max_tokens"] is None:
         raise refused("max_tokens", "is missing")
-    result: dict[str, Any] = {name: body.get(name) for name in _SAME}
+    wanted = read_chat(service, asked)
+    return wanted, _AnthropicShape(service.loaded.name, len(wanted.prompts[0].tokens))
+
+
+def openai_body(body: Json) -> Json:
+    """The body of /v1/chat/completions that asks for the same. Raises ApiError for what it cannot say."""
+    given = parsed(_AnthropicFields, body)
+    result: Json = {name: body.get(name) for name in _SAME}
     result["messages"] = [{"role": "system", "content": given.system}] if given.system else []
     for i, message in enumerate(given.messages):
         result["messages"] += _openai(f"messages[{i}].content", message)
@@ -135,7 +130,7 @@ def openai_body(body: Mapping[str, Any], needs_length: bool = True) -> dict[str,
     return result
 
 
-def _openai(name: str, message: _Message) -> list[dict[str, Any]]:
+def _openai(name: str, message: _Message) -> list[Json]:
     """The messages that say the same in OpenAI's shape: the answers of tools come before the text after them."""
     role, blocks = message.role, message.content
     if role == "system":  # as Claude Code has between the others
@@ -163,27 +158,35 @@ def _openai(name: str, message: _Message) -> list[dict[str, Any]]:
     return [{"role": role, "content": content, "reasoning_content": reasoning, "tool_calls": calls}]
 
 
+# The blocks, by what is added to them: how they begin, and the type of their additions with the name of its text.
+_BLOCKS: dict[str, tuple[Json, str, str]] = {
+    "content": ({"type": "text", "text": ""}, "text_delta", "text"),
+    "reasoning": ({"type": "thinking", "thinking": "", "signature": ""}, "thinking_delta", "thinking"),
+    "call": ({"type": "tool_use", "input": {}}, "input_json_delta", "partial_json"),
+}
+
+
 def _event(kind: str, **fields: Any) -> bytes:
     return frame({"type": kind, **fields}, event=kind)
 
 
-class AnthropicShape(Shape):
-    """The shape of /v1/messages."""
+class _AnthropicShape(Shape):
+    """The shape of /v1/messages. name: the model's. n_prompt: tokens of the prompt."""
 
     keep_alive = _event("ping")
 
-    def __init__(self, loaded: LoadedService, wanted: Wanted) -> None:
-        self._n_prompt = len(wanted.prompts[0].tokens)
-        self._head: dict[str, Any] = {
+    def __init__(self, name: str, n_prompt: int) -> None:
+        self._n_prompt = n_prompt
+        self._head: Json = {
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",
             "role": "assistant",
-            "model": loaded.name,
+            "model": name,
         }
         self._index = -1  # of the latest block
-        self._open: tuple[str, int] | None = None  # the open block, as `_block` names it
+        self._open: tuple[str, int] | None = None  # which part the open block is, as `Delta.part` has it
 
-    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def whole(self, answers: Sequence[Answer]) -> Json:
         content = content_json(answers[0].deltas)
         return {**self._head, "content": content, **_stop_json(answers[0]), "usage": _usage_json(answers[0].ended)}
 
@@ -195,15 +198,14 @@ class AnthropicShape(Shape):
 
     def added(self, addition: Answer) -> Iterator[bytes]:
         for delta in addition.deltas:
-            block, begin, text = _block(delta)
-            if block != self._open:
+            if delta.part != self._open:
                 yield from self._close()
                 self._index += 1
-                self._open = block
-                yield _event("content_block_start", index=self._index, content_block=begin)
-            if text:
-                kind, name = _DELTAS[block[0]]
-                yield _event("content_block_delta", index=self._index, delta={"type": kind, name: text})
+                self._open = delta.part
+                yield _event("content_block_start", index=self._index, content_block=_begun(delta))
+            if delta.text:
+                _, kind, name = _BLOCKS[delta.part[0]]
+                yield _event("content_block_delta", index=self._index, delta={"type": kind, name: delta.text})
         if addition.completion:
             yield from self._close()
             yield _event("message_delta", delta=_stop_json(addition), usage=_usage_json(addition.completion))
@@ -218,24 +220,19 @@ class AnthropicShape(Shape):
         self._open = None
 
 
-def content_json(deltas: Sequence[Delta]) -> list[dict[str, Any]]:
+def content_json(deltas: Sequence[Delta]) -> list[Json]:
+    """The blocks of an answer."""
     blocks = []
-    for (kind, _), group in groupby(map(_block, deltas), key=itemgetter(0)):
-        parts = list(group)
-        text = "".join(added for _, _, added in parts)
-        blocks.append(parts[0][1] | ({"input": arguments_of(text)} if kind == "tool_use" else {kind: text}))
+    for delta in whole_parts(deltas):
+        _, _, name = _BLOCKS[delta.part[0]]
+        blocks.append(_begun(delta) | ({"input": arguments_of(delta.text)} if delta.call else {name: delta.text}))
     return blocks
 
 
-def _block(delta: Delta) -> tuple[tuple[str, int], dict[str, Any], str]:
-    """The block that an addition belongs to (its type, and a number for each call), how it begins, and the addition."""
-    call = delta.call
-    if call:
-        begin: dict[str, Any] = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
-        return ("tool_use", call.index), begin, call.arguments
-    if delta.reasoning:
-        return ("thinking", 0), {"type": "thinking", "thinking": "", "signature": ""}, delta.reasoning
-    return ("text", 0), {"type": "text", "text": ""}, delta.content
+def _begun(delta: Delta) -> Json:
+    """The block that begins with an addition, without its text."""
+    begin, _, _ = _BLOCKS[delta.part[0]]
+    return begin | ({"id": delta.call.id, "name": delta.call.name} if delta.call else {})
 
 
 def _usage_json(completion: Completion) -> dict[str, int]:
@@ -253,6 +250,3 @@ def _stop_json(answer: Answer) -> dict[str, str | None]:
     """Why an answer ended, and which stop text ended it."""
     stop = answer.stopped_by
     return {"stop_reason": "stop_sequence" if stop else _STOPS[answer.finish or "stop"], "stop_sequence": stop}
-
-
-anthropic_messages = answering(lambda service, body: read_chat(service, openai_body(body)), AnthropicShape)

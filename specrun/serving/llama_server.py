@@ -6,8 +6,7 @@ POST /completion, /infill, /apply-template, /tokenize and /detokenize; GET /slot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -20,12 +19,22 @@ from specrun.display_text import utf8
 from specrun.llama import LlamaModel
 from specrun.llama.chat_template import CHATML
 from specrun.sampling.sampler import TokenLogprob
-from specrun.serving.answers import Answer, Shape, Wanted, answering, frame, in_thread
-from specrun.serving.api_error import NOT_FOUND, UNAVAILABLE, ApiError, refused
-from specrun.serving.openai_endpoints import TextPrompt, logprobs_json, read_chat, read_text, text_prompts, timings_json
+from specrun.serving.answers import Answer, Asked, Shape, answering, frame, in_thread, logprobs_json, timings_json
 from specrun.serving.prompts import Prompt
-from specrun.serving.request_fields import MOST_LOGPROBS, Defaults, Fields, Integer, Sending, must, parsed, read_json
+from specrun.serving.refusals import NOT_FOUND, UNAVAILABLE, ApiError, refused
+from specrun.serving.request_fields import (
+    MOST_LOGPROBS,
+    Defaults,
+    Fields,
+    Integer,
+    Json,
+    Sending,
+    must,
+    parsed,
+    read_json,
+)
 from specrun.serving.service import SUMS, LoadedService, Service, cached_tokens
+from specrun.serving.wanted import TextPrompt, Wanted, read_chat, read_text, text_prompts
 
 _MOST_FILES = 1000
 
@@ -52,59 +61,42 @@ class _InfillFields(_NativeFields):
     prompt: str = ""
 
 
-@dataclass(frozen=True)
-class _NativeWanted(Wanted):
-    given: _NativeFields = field(default_factory=_NativeFields)
-
-
-async def apply_template(service: Service, request: Request) -> Response:
-    """The text that a conversation is for the model. Raises SpecrunError and ApiError."""
-    wanted = await in_thread(service, read_chat, await read_json(request))
-    return JSONResponse({"prompt": wanted.prompts[0].text})
-
-
-async def slots(service: Service, request: Request) -> Response:
-    """The slots in which answers are written. With `fail_on_no_slot`, an error if all of them are in use."""
-    n_used, model = service.queue.n_running, service.loaded.model
-    n_slots = len(model.slots.engines)
-    if request.query_params.get("fail_on_no_slot") and n_used >= n_slots:
-        raise ApiError("all slots are in use", UNAVAILABLE)
-    params, drafts = service.defaults.settings(), any(plan.drafts for plan in model.plans.candidates)
-    facts = {"n_ctx": model.engine.ctx_size, "speculative": drafts, "params": params}
-    return JSONResponse([{"id": i, **facts, "is_processing": i < n_used} for i in range(n_slots)])
-
-
-def _read_completion(service: Service, body: Mapping[str, Any]) -> _NativeWanted:
+@answering
+def completion(service: Service, body: Json) -> Asked:
+    """The endpoint at which texts are continued. Raises SpecrunError and ApiError, as the others do."""
     given, sending = parsed(_CompletionFields, body), parsed(Sending, body)
     made = text_prompts(service.loaded.prompts, given.prompt, not sending.cache_prompt)
-    return _wanted(service, body, made, given)
+    return _asked(service, body, made, given)
 
 
-def _read_infill(service: Service, body: Mapping[str, Any]) -> _NativeWanted:
+@answering
+def infill(service: Service, body: Json) -> Asked:
+    """The endpoint at which a gap is filled."""
     given = parsed(_InfillFields, body)
     files = [(file.filename, file.text) for file in given.input_extra]
     texts = given.input_prefix, given.input_suffix
     made = service.loaded.prompts.of_gap(*texts, files, given.prompt, param="input_suffix")
-    return _wanted(service, body, [made], given)
+    return _asked(service, body, [made], given)
 
 
-def _wanted(service: Service, body: Mapping[str, Any], made: Sequence[Prompt], given: _NativeFields) -> _NativeWanted:
+def _asked(service: Service, body: Json, made: Sequence[Prompt], given: _NativeFields) -> Asked:
     # Editors have a prompt read in advance. A token has to be written for that, and is not sent.
     if given.n_predict is not None:  # llama-server's own name says more than OpenAI's
         body = {**body, "max_completion_tokens": None, "max_tokens": None, "n_predict": given.n_predict or 1}
-    wanted = read_text(service, body, made)
     n_logprobs = given.n_probs or (0 if given.return_tokens else None)  # tokens come with their log-probabilities
-    return _NativeWanted(**{**vars(wanted), "request": replace(wanted.request, logprobs=n_logprobs)}, given=given)
+    wanted = read_text(service, body, made, n_logprobs)
+    return wanted, _NativeShape(service.loaded, wanted, given)
 
 
 class _NativeShape(Shape):
     """The shape of /completion. Its streams have no mark of the end."""
 
-    def __init__(self, loaded: LoadedService, wanted: _NativeWanted) -> None:
+    def __init__(self, loaded: LoadedService, wanted: Wanted, given: _NativeFields) -> None:
         self._name = loaded.name
         self._ctx_size = loaded.model.engine.ctx_size
         self._token_bytes = loaded.model.llama_model.token_bytes
         self._wanted = wanted
+        self._given = given
 
     def whole(self, answers: Sequence[Answer]) -> Any:
         several = [{**self._piece(answer), **self._ending(answer)} for answer in answers]
@@ -116,13 +108,13 @@ class _NativeShape(Shape):
         if addition.completion:
             yield frame({**self._piece(Answer(addition.index)), **self._ending(addition)})
 
-    def _piece(self, answer: Answer) -> dict[str, Any]:
-        given = self._wanted.given
+    def _piece(self, answer: Answer) -> Json:
+        given = self._given
         is_silent = given.n_predict == 0  # the prompt is read, and nothing is told of what was written for that
         logprobs: Sequence[TokenLogprob] = () if is_silent else answer.logprobs
-        told: dict[str, Any] = {
+        told: Json = {
             "index": answer.index,
-            "content": "" if is_silent else "".join(delta.content for delta in answer.deltas),
+            "content": "" if is_silent else answer.content,
             "tokens": [written.token for written in logprobs] if given.return_tokens else [],
             "id_slot": -1,
         }
@@ -130,7 +122,7 @@ class _NativeShape(Shape):
             told["completion_probabilities"] = logprobs_json(logprobs, self._token_bytes)
         return told
 
-    def _ending(self, answer: Answer) -> dict[str, Any]:
+    def _ending(self, answer: Answer) -> Json:
         done, stop = answer.ended, answer.stopped_by
         settings = Defaults(done.request, done.request.sampling.seed).settings()
         prompt = self._wanted.prompts[answer.index // self._wanted.sending.n]
@@ -150,12 +142,25 @@ class _NativeShape(Shape):
         }
 
 
-completion = answering(_read_completion, _NativeShape)
-infill = answering(_read_infill, _NativeShape)
-
-
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # Prometheus'
 _MOST_TOKENS = 2**21  # to be turned into text at once
+
+
+async def apply_template(service: Service, request: Request) -> Response:
+    """The text that a conversation is for the model. Raises SpecrunError and ApiError."""
+    wanted = await in_thread(service, read_chat, await read_json(request))
+    return JSONResponse({"prompt": wanted.prompts[0].text})
+
+
+async def slots(service: Service, request: Request) -> Response:
+    """The slots in which answers are written. With `fail_on_no_slot`, an error if all of them are in use."""
+    n_used, model = service.queue.n_running, service.loaded.model
+    n_slots = len(model.slots.engines)
+    if request.query_params.get("fail_on_no_slot") and n_used >= n_slots:
+        raise ApiError("all slots are in use", UNAVAILABLE)
+    params, drafts = service.defaults.settings(), any(plan.drafts for plan in model.plans.candidates)
+    facts = {"n_ctx": model.engine.ctx_size, "speculative": drafts, "params": params}
+    return JSONResponse([{"id": i, **facts, "is_processing": i < n_used} for i in range(n_slots)])
 
 
 async def health(service: Service, _request: Request) -> Response:
@@ -178,7 +183,7 @@ async def model(service: Service, request: Request) -> Response:
     return JSONResponse(entry)
 
 
-def _entry(service: Service) -> dict[str, Any]:
+def _entry(service: Service) -> Json:
     loaded = service.loaded
     model, ctx_size = loaded.model.llama_model, loaded.model.engine.ctx_size
     return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from typing import Annotated, Any
@@ -18,14 +18,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from specrun.llama.chat_template import CHATML
-from specrun.reading.calls import arguments_of
-from specrun.reading.deltas import CallDelta
-from specrun.serving.answers import Answer, Shape, Wanted, answering
-from specrun.serving.api_error import ApiError, refused
-from specrun.serving.openai_endpoints import read_chat, read_text, text_prompts
+from specrun.reading.deltas import CallDelta, Delta, arguments_of
+from specrun.serving.answers import Answer, Asked, Shape, answering
 from specrun.serving.prompts import MOST_MESSAGES
-from specrun.serving.request_fields import Fields, Integer, parsed
+from specrun.serving.refusals import ApiError, refused, renaming
+from specrun.serving.request_fields import Fields, Integer, Json, parsed
 from specrun.serving.service import LoadedService, Service
+from specrun.serving.wanted import read_chat, read_text, text_prompts
 
 # Of the options, those that have the same name here. Ollama ignores unknown ones, too.
 _SAME = (
@@ -47,8 +46,8 @@ class _Options(Fields):
 
 
 class _OllamaFields(Fields):
-    options: InstanceOf[dict[str, Any]] = Field({})
-    format: str | InstanceOf[dict[str, Any]] = ""
+    options: InstanceOf[Json] = Field({})
+    format: str | InstanceOf[Json] = ""
     think: bool | str = True
     stream: bool = True
     keep_alive: Any = None
@@ -78,7 +77,10 @@ class _GenerateFields(_OllamaFields):
     raw: bool = False
 
 
-def _read_chat(service: Service, body: Mapping[str, Any]) -> Wanted | Response:
+@answering
+@renaming(_NAMES)
+def chat(service: Service, body: Json) -> Asked | Response:
+    """The next message of a conversation. Raises SpecrunError and ApiError."""
     given = parsed(_ChatFields, body)
     if not given.messages:
         return _loaded(_said(True, ""), service, given)
@@ -88,25 +90,31 @@ def _read_chat(service: Service, body: Mapping[str, Any]) -> Wanted | Response:
             raise refused(f"messages[{i}].images", "cannot be read by this model")
         told = message.model_dump(include={"role", "content", "tool_calls", "tool_call_id"})
         messages.append(told | {"reasoning_content": message.thinking, "name": message.tool_name})
-    return read_chat(service, {**_openai_body(given), "messages": messages, "tools": given.tools})
+    wanted = read_chat(service, {**_openai_body(given), "messages": messages, "tools": given.tools})
+    return wanted, _OllamaShape(service.loaded, is_chat=True)
 
 
-def _read_generate(service: Service, body: Mapping[str, Any]) -> Wanted | Response:
+@answering
+@renaming(_NAMES)
+def generate(service: Service, body: Json) -> Asked | Response:
+    """The answer to a prompt, or its continuation. Raises SpecrunError and ApiError."""
     given = parsed(_GenerateFields, body)
     if given.template:
         raise refused("template", "cannot be given here; with raw the prompt is taken as it is")
     if not (given.prompt or given.suffix):
         return _loaded(_said(False, ""), service, given)
-    asked = _openai_body(given)
-    if not (given.raw or given.suffix):
+    asked, prompts = _openai_body(given), service.loaded.prompts
+    if given.suffix:
+        wanted = read_text(service, asked, [prompts.of_gap(given.prompt, given.suffix)])
+    elif given.raw:
+        wanted = read_text(service, asked, text_prompts(prompts, given.prompt, False))
+    else:
         system = [{"role": "system", "content": given.system}] if given.system else []
-        return read_chat(service, {**asked, "messages": [*system, {"role": "user", "content": given.prompt}]})
-    prompts = service.loaded.prompts
-    made = [prompts.of_gap(given.prompt, given.suffix)] if given.suffix else text_prompts(prompts, given.prompt, False)
-    return read_text(service, asked, made)
+        wanted = read_chat(service, {**asked, "messages": [*system, {"role": "user", "content": given.prompt}]})
+    return wanted, _OllamaShape(service.loaded, is_chat=False)
 
 
-def _openai_body(given: _OllamaFields) -> dict[str, Any]:
+def _openai_body(given: _OllamaFields) -> Json:
     """What asks for the same in OpenAI's shape, but for the texts. Raises ApiError for what cannot be asked."""
     if given.images:
         raise refused("images", "cannot be read by this model")
@@ -125,22 +133,23 @@ def _openai_body(given: _OllamaFields) -> dict[str, Any]:
     return body
 
 
-def _loaded(said: dict[str, Any], service: Service, given: _OllamaFields) -> Response:
+def _loaded(said: Json, service: Service, given: _OllamaFields) -> Response:
     """The answer to a request without a text, by which clients have a model loaded or unloaded. It stays loaded."""
     reason = "unload" if given.keep_alive in (0, "0") else "load"
     return JSONResponse({**_head(service.loaded.name), **said, "done_reason": reason, "done": True})
 
 
-def _head(name: str) -> dict[str, Any]:
+def _head(name: str) -> Json:
     return {"model": name, "created_at": _time(datetime.now(timezone.utc))}
 
 
-def _said(is_chat: bool, content: str, thinking: str = "", calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+def _said(is_chat: bool, content: str, thinking: str = "", calls: Sequence[CallDelta] = ()) -> Json:
     """An addition to an answer, or all of it."""
-    further: dict[str, Any] = {"thinking": thinking} if thinking else {}
+    further: Json = {"thinking": thinking} if thinking else {}
     if not is_chat:
         return {"response": content, **further}
-    return {"message": {"role": "assistant", "content": content, **further, **({"tool_calls": calls} if calls else {})}}
+    told = [{"function": {"name": call.name, "arguments": arguments_of(call.arguments)}} for call in calls]
+    return {"message": {"role": "assistant", "content": content, **further, **({"tool_calls": told} if told else {})}}
 
 
 class _OllamaShape(Shape):
@@ -148,49 +157,44 @@ class _OllamaShape(Shape):
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, is_chat: bool, loaded: LoadedService, _wanted: Wanted) -> None:
+    def __init__(self, loaded: LoadedService, is_chat: bool) -> None:
         self._said = partial(_said, is_chat)
         self._name = loaded.name
         self._began = time.monotonic()
-        self._call: str | None = None  # the tool of the call that is being written
-        self._arguments = ""
+        self._call: list[Delta] = []  # the additions to the call that is being written
         self.keep_alive = self._line(self._said(""))  # every line has to be an object
 
-    def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
+    def whole(self, answers: Sequence[Answer]) -> Json:
         (answer,) = answers
-        content = "".join(delta.content for delta in answer.deltas)
-        thinking = "".join(delta.reasoning for delta in answer.deltas)
-        deltas = [delta.call for delta in answer.deltas if delta.call]
-        calls = [call for delta in [*deltas, None] for call in self._complete(delta)]
-        return {**_head(self._name), **self._said(content, thinking, calls), **self._ending(answer)}
+        said = self._said(answer.content, answer.reasoning, answer.calls)
+        return {**_head(self._name), **said, **self._ending(answer)}
 
     def added(self, addition: Answer) -> Iterator[bytes]:
         for delta in addition.deltas:
-            calls = self._complete(delta.call) if delta.call else []
-            if calls or not delta.call:
-                yield self._line(self._said(delta.content, delta.reasoning, calls))
+            if not delta.call:
+                yield self._line(self._said(delta.content, delta.reasoning))
+                continue
+            if delta.call.name is not None:
+                yield from self._complete()
+            self._call.append(delta)
         if addition.completion:
-            if calls := self._complete(None):
-                yield self._line(self._said("", "", calls))
+            yield from self._complete()
             yield self._line({**self._said(""), **self._ending(addition)})
 
     def failure(self, error: ApiError) -> bytes:
         return f"{json.dumps(error.as_ollama())}\n".encode()
 
-    def _line(self, values: dict[str, Any]) -> bytes:
+    def _line(self, values: Json) -> bytes:
         whole = {**_head(self._name), "done": False, **values}
         return f"{json.dumps(whole, ensure_ascii=False, separators=(',', ':'))}\n".encode()
 
-    def _complete(self, more: CallDelta | None) -> list[dict[str, Any]]:
-        """The call that is complete because another begins, or because the answer ends (None), if there is one."""
-        if more and more.name is None:
-            self._arguments += more.arguments
-            return []
-        name, arguments = self._call, self._arguments
-        self._call, self._arguments = (more.name, more.arguments) if more else (None, "")
-        return [{"function": {"name": name, "arguments": arguments_of(arguments)}}] if name is not None else []
+    def _complete(self) -> Iterator[bytes]:
+        """The call that was being written, if there is one: another begins, or the answer ends."""
+        if self._call:
+            yield self._line(self._said("", calls=Answer(0, self._call).calls))
+        self._call = []
 
-    def _ending(self, answer: Answer) -> dict[str, Any]:
+    def _ending(self, answer: Answer) -> Json:
         """Why the answer ended, numbers of tokens, and times in nanoseconds."""
         s = answer.ended.statistics
         return {
@@ -203,10 +207,6 @@ class _OllamaShape(Shape):
             "eval_count": len(answer.ended.token_ids),
             "eval_duration": int(s.seconds * 1e9),
         }
-
-
-chat = answering(_read_chat, partial(_OllamaShape, True), _NAMES)
-generate = answering(_read_generate, partial(_OllamaShape, False), _NAMES)
 
 
 _VERSION = "0.9.0"  # of the Ollama whose addresses are answered; clients refuse one that is too old for them
@@ -237,7 +237,7 @@ async def show(service: Service, _request: Request) -> Response:
     model, ctx_size = loaded.model.llama_model, loaded.model.engine.ctx_size
     architecture = model.file.architecture
     given = {key: model.file.metadata.get(key) for key in (name.format(architecture) for name in _INFO)}
-    info: dict[str, Any] = {k: v for k, v in given.items() if v not in (None, "") and not isinstance(v, list)}
+    info: Json = {k: v for k, v in given.items() if v not in (None, "") and not isinstance(v, list)}
     info |= {
         "general.parameter_count": model.file.n_parameters,
         # The server's, as clients send as much as they read here.
@@ -257,7 +257,7 @@ async def show(service: Service, _request: Request) -> Response:
     )
 
 
-def _model_entry(service: Service) -> dict[str, Any]:
+def _model_entry(service: Service) -> Json:
     loaded = service.loaded
     model = loaded.model.llama_model
     # Weights are not read for it; it only has to differ from other models'.
@@ -272,7 +272,7 @@ def _model_entry(service: Service) -> dict[str, Any]:
     }
 
 
-def _details(service: Service) -> dict[str, Any]:
+def _details(service: Service) -> Json:
     model = service.loaded.model.llama_model
     family, n = model.file.architecture, model.file.n_parameters
     return {

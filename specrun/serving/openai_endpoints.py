@@ -1,49 +1,33 @@
-"""POST /v1/chat/completions and /v1/completions: the next message of a conversation, texts that continue prompts, and
-the shapes of both answers.
-"""
+"""POST /v1/chat/completions and /v1/completions, and the shapes of OpenAI's answers, with that of /v1/responses."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import Field, InstanceOf
+from pydantic import Field
 
 from specrun import __version__
 from specrun.decoding.completion import Completion
-from specrun.decoding.generation import Request
-from specrun.decoding.prompts import is_begun
-from specrun.loading.model import Model
 from specrun.reading.deltas import CallDelta, Delta
-from specrun.reading.form import AnswerForm
 from specrun.sampling.sampler import TokenLogprob
-from specrun.serving.answers import Answer, Shape, Wanted, answering, frame
-from specrun.serving.api_error import ApiError, refused
-from specrun.serving.expected import Expected, read_expected
-from specrun.serving.prompts import Prompt, Prompts, read_messages
-from specrun.serving.request_fields import MOST_LOGPROBS, Fields, Integer, Sending, must, parsed, read_request
-from specrun.serving.service import Json, LoadedService, Service, cached_tokens
-
-MOST_PROMPTS = 64
-
-
-class _ChatFields(Fields):
-    logprobs: bool = False
-    top_logprobs: Annotated[Integer, Field(ge=0, le=MOST_LOGPROBS)] = 0
-    chat_template_kwargs: InstanceOf[dict[str, Any]] = Field({})
-    reasoning_effort: str = ""
-
-
-_TokenIds = Annotated[list[int], Field(fail_fast=True)]
-TextPrompt = Annotated[
-    str
-    | Annotated[_TokenIds, Field(min_length=1)]
-    | Annotated[list[str | _TokenIds], Field(min_length=1, max_length=MOST_PROMPTS, fail_fast=True)],
-    must(f"be a string, a list of token ids, or a list of at most {MOST_PROMPTS} of them"),
-]
+from specrun.serving.answers import (
+    Answer,
+    Asked,
+    Shape,
+    TokenBytes,
+    answering,
+    frame,
+    logprobs_json,
+    timings_json,
+    token_text,
+)
+from specrun.serving.refusals import ApiError, refused
+from specrun.serving.request_fields import MOST_LOGPROBS, Fields, Integer, Json, Sending, parsed
+from specrun.serving.service import KeptResponses, LoadedService, Service, cached_tokens
+from specrun.serving.wanted import MOST_PROMPTS, TextPrompt, Wanted, read_chat, read_text, text_prompts
 
 
 class _CompletionFields(Fields):
@@ -54,30 +38,16 @@ class _CompletionFields(Fields):
     best_of: Annotated[Integer, Field(ge=1, le=MOST_PROMPTS)] = 1
 
 
-def read_chat(service: Service, body: Mapping[str, Any]) -> Wanted:
-    """What is asked with the conversation in a body. Raises SpecrunError and ApiError."""
-    sending = parsed(Sending, body)
-    prompts, model = service.loaded.prompts, service.loaded.model
-    request, given = read_request(body, service.defaults, model.llama_model.n_vocab), parsed(_ChatFields, body)
-    if given.logprobs:
-        request = replace(request, logprobs=given.top_logprobs)
-    elif given.top_logprobs:
-        raise refused("top_logprobs", "needs logprobs to be true")
-    form = prompts.format.form
-    messages, expected = read_messages(body, form), read_expected(body, form)
-    is_formed = expected.schema is not None or request.gbnf is not None or expected.prompt_end
-    if is_formed and is_begun(messages) and messages[-1]["content"]:
-        why = "end with a message of the assistant, which cannot be continued in a format or as a named call"
-        raise refused("messages", f"{why}; leave out the one or the other")
-    effort, thinks = given.reasoning_effort, given.reasoning_effort != "none"
-    variables = ({"reasoning_effort": effort} if effort and thinks else {}) | given.chat_template_kwargs
-    tools = expected.tools.declared if expected.tools else []
-    prompt = prompts.of_messages(messages, tools, variables, thinks, expected.prompt_end, not sending.cache_prompt)
-    shown = prompts.format.shown(expected.tools is not None)
-    return _wanted(model, [prompt], expected, replace(request, shown=shown), sending)
+@answering
+def chat_completions(service: Service, body: Json) -> Asked:
+    """The next message of a conversation. Raises SpecrunError and ApiError, as all endpoints do."""
+    wanted = read_chat(service, body)
+    return wanted, _ChatShape(service.loaded, wanted)
 
 
-def _read_completion(service: Service, body: Mapping[str, Any]) -> Wanted:
+@answering
+def completions(service: Service, body: Json) -> Asked:
+    """Texts that continue prompts."""
     sending, given = parsed(Sending, body), parsed(_CompletionFields, body)
     if given.echo:
         raise refused("echo", "is not possible; put the prompt before the answer yourself")
@@ -90,36 +60,11 @@ def _read_completion(service: Service, body: Mapping[str, Any]) -> Wanted:
         made = [prompts.of_gap(given.prompt, given.suffix)]
     else:
         raise refused("suffix", "needs a prompt that is a string")
-    wanted = read_text(service, body, made)
-    return replace(wanted, request=replace(wanted.request, logprobs=given.logprobs))
+    wanted = read_text(service, body, made, given.logprobs)
+    return wanted, _CompletionShape(service.loaded, wanted)
 
 
-def text_prompts(prompts: Prompts, given: Any, anew: bool) -> list[Prompt]:
-    """What a `TextPrompt` stands for. anew: see `Prompts.of_text`. Raises ApiError."""
-    several = [given] if isinstance(given, str) or isinstance(given[0], int) else given
-    return [prompts.of_text(p, anew) if isinstance(p, str) else prompts.of_tokens(p) for p in several]
-
-
-def read_text(service: Service, body: Mapping[str, Any], prompts: Sequence[Prompt]) -> Wanted:
-    """What is asked with texts that the model goes on with. Raises SpecrunError and ApiError."""
-    model = service.loaded.model
-    expected = read_expected({**body, "tools": None}, AnswerForm())  # it is told of no tools, and nothing is marked
-    request = read_request(body, service.defaults, model.llama_model.n_vocab)
-    return _wanted(model, prompts, expected, request, parsed(Sending, body))
-
-
-def _wanted(model: Model, prompts: Sequence[Prompt], expected: Expected, request: Request, sending: Sending) -> Wanted:
-    text = prompts[0].text or ""
-    request = expected.constrained(request, text)
-    if request.gbnf is not None and any(plan.method.samples for plan in model.plans.candidates):
-        raise ApiError("the server's --method cannot follow a grammar, which this request needs; start it with another")
-    return Wanted(prompts, request, expected.reader(text), sending)
-
-
-TokenBytes = Callable[[int], bytes]
-
-
-class OpenAiShape(Shape):
+class _OpenAiShape(Shape):
     """What both shapes share."""
 
     _id, _whole, _chunk = "", "", ""  # the beginning of the id, and what the objects are called
@@ -156,7 +101,7 @@ class OpenAiShape(Shape):
         return frame({"object": self._chunk, **self._head, "choices": choices, **(further or {})})
 
 
-class CompletionShape(OpenAiShape):  # /v1/completions
+class _CompletionShape(_OpenAiShape):  # /v1/completions
     _id, _whole, _chunk = "cmpl", "text_completion", "text_completion"
     _begin = 0  # of the next addition in its answer, in characters
 
@@ -166,12 +111,12 @@ class CompletionShape(OpenAiShape):  # /v1/completions
         self._begin = 0 if addition.completion else self._begin + len(choice["text"])
 
     def _choice(self, answer: Answer, begin: int = 0) -> Json:
-        text = "".join(delta.content for delta in answer.deltas)
+        text = answer.content
         told = _completion_logprobs(answer.logprobs, begin, self._token_bytes) if answer.logprobs else None
         return {"text": text, "index": answer.index, "logprobs": told, "finish_reason": answer.finish}
 
 
-class ChatShape(OpenAiShape):  # /v1/chat/completions
+class _ChatShape(_OpenAiShape):  # /v1/chat/completions
     _id, _whole, _chunk = "chatcmpl", "chat.completion", "chat.completion.chunk"
     _n_begun = 0
 
@@ -189,7 +134,7 @@ class ChatShape(OpenAiShape):  # /v1/chat/completions
             yield self._frame([ending], self._numbers(addition.completion))
 
     def _choice(self, answer: Answer) -> Json:
-        return self._told(answer.index, "message", _message(answer.deltas), answer.logprobs, answer.finish)
+        return self._told(answer.index, "message", _message(answer), answer.logprobs, answer.finish)
 
     def _told(
         self, index: int, name: str, value: Json, logprobs: Sequence[TokenLogprob] = (), finish: str | None = None
@@ -199,7 +144,7 @@ class ChatShape(OpenAiShape):  # /v1/chat/completions
         return {"index": index, name: value, "logprobs": told, "finish_reason": finish}
 
 
-def _usage(answers: Sequence[Answer], n: int) -> dict[str, Any]:
+def _usage(answers: Sequence[Answer], n: int) -> Json:
     """Numbers of tokens. A prompt, which has `n` answers, is counted once."""
     first = [answer.ended.statistics for answer in answers[::n]]  # of each prompt
     prompt = sum(s.prompt_tokens for s in first)
@@ -213,39 +158,11 @@ def _usage(answers: Sequence[Answer], n: int) -> dict[str, Any]:
     }
 
 
-def timings_json(completion: Completion) -> dict[str, Any]:
-    """What llama-server says of the time of an answer, and `tokens_per_pass`."""
-    s = completion.statistics
-    prompt_n = s.prompt_tokens - cached_tokens(s)
-    prompt_ms, predicted_ms = 1e3 * s.prefill_seconds, 1e3 * s.seconds
-    return {
-        "cache_n": cached_tokens(s),
-        "prompt_n": prompt_n,
-        "prompt_ms": round(prompt_ms, 3),
-        "prompt_per_token_ms": round(prompt_ms / max(prompt_n, 1), 3),
-        "prompt_per_second": round(1e3 * prompt_n / prompt_ms, 3) if prompt_ms else 0.0,
-        "predicted_n": s.completion_tokens,
-        "predicted_ms": round(predicted_ms, 3),
-        "predicted_per_token_ms": round(predicted_ms / max(s.completion_tokens, 1), 3),
-        "predicted_per_second": round(s.tokens_per_second, 3),
-        "draft_n": s.drafted,
-        "draft_n_accepted": s.drafted_accepted,
-        "tokens_per_pass": round(s.tokens_per_pass, 3),
-    }
-
-
-def _message(deltas: Iterable[Delta]) -> Json:
-    content, reasoning, calls = "", "", list[Json]()
-    for delta in deltas:
-        content += delta.content
-        reasoning += delta.reasoning
-        if delta.call and delta.call.name is not None:
-            calls.append(_begun(delta.call))
-        elif delta.call:
-            calls[-1]["function"]["arguments"] += delta.call.arguments
-    message: Json = {"role": "assistant", "content": None if calls and not content else content}
-    if reasoning:
-        message["reasoning_content"] = reasoning
+def _message(answer: Answer) -> Json:
+    calls = [_begun(call) for call in answer.calls]
+    message: Json = {"role": "assistant", "content": answer.content or (None if calls else "")}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
     if calls:
         message["tool_calls"] = calls
     return message
@@ -263,23 +180,15 @@ def _begun(call: CallDelta) -> Json:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def logprobs_json(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> list[Json]:
-    """For each token its own log-probability and those of the likeliest tokens. llama-server adds the ids."""
-
-    def told(token: int, logprob: float) -> Json:
-        data = token_bytes(token)
-        return {"id": token, "token": _text(data), "bytes": list(data), "logprob": logprob}
-
-    return [{**told(t.token, t.logprob), "top_logprobs": [told(*other) for other in t.top]} for t in logprobs]
-
-
 def _completion_logprobs(logprobs: Sequence[TokenLogprob], begin: int, token_bytes: TokenBytes) -> Json:
     """Log-probabilities as four lists. begin: characters of the text before the first token."""
-    tokens = [_text(token_bytes(written.token)) for written in logprobs]
+    tokens = [token_text(token_bytes(written.token)) for written in logprobs]
     return {
         "tokens": tokens,
         "token_logprobs": [written.logprob for written in logprobs],
-        "top_logprobs": [{_text(token_bytes(token)): value for token, value in written.top} for written in logprobs],
+        "top_logprobs": [
+            {token_text(token_bytes(token)): value for token, value in written.top} for written in logprobs
+        ],
         "text_offset": [begin + sum(map(len, tokens[:i])) for i in range(len(tokens))],
     }
 
@@ -289,15 +198,138 @@ def _last_tree(completion: Completion) -> Json | None:
     drafted = completion.last_drafted
     if drafted is None:
         return None
-    tokens = [_text(completion.token_bytes(int(token))) for token in drafted.tree.tokens]
+    tokens = [token_text(completion.token_bytes(int(token))) for token in drafted.tree.tokens]
     path = [int(node) for node in drafted.accepted.path]
     return {"tokens": tokens, "parents": drafted.tree.parents.tolist(), "path": path}
 
 
-def _text(data: bytes) -> str:
-    """The text of a token; U+FFFD for a part of a character."""
-    return data.decode("utf-8", errors="replace")
+# The items of /v1/responses, by what is added to them: their types, how their ids begin, what events call their texts.
+_ITEMS = {
+    "content": ("message", "msg", "output_text"),
+    "reasoning": ("reasoning", "rs", "reasoning_text"),
+    "call": ("function_call", "fc", "function_call_arguments"),
+}
 
 
-chat_completions = answering(read_chat, ChatShape)
-completions = answering(_read_completion, CompletionShape)
+class ResponsesShape(Shape):
+    """The shape of /v1/responses: a response with items, and the events by which it is streamed.
+
+    response: the object before anything is written. conversation: the items that are answered. namespaces: namespace
+    and name of tools by the names that the model knows. kept: where the response is kept; None if nowhere.
+    """
+
+    def __init__(
+        self,
+        response: Json,
+        conversation: list[Json],
+        namespaces: Mapping[str, tuple[str, str]],
+        kept: KeptResponses | None,
+    ) -> None:
+        self._response = response
+        self._conversation = conversation
+        self._namespaces = namespaces
+        self._kept = kept
+        self._n_events = 0
+        self._item: Json = {}  # the item that is being written, if any
+        self._part: tuple[str, int] | None = None  # which part of the answer it is, as `Delta.part` has it
+        self._text_name = ""  # what events call its text
+        self._texts: list[str] = []  # that were added to it
+
+    def whole(self, answers: Sequence[Answer]) -> Json:
+        for _ in self.added(answers[0]):
+            pass
+        return self._response
+
+    def begin(self) -> Iterator[bytes]:
+        yield self._event("response.created", response=self._response)
+        yield self._event("response.in_progress", response=self._response)
+
+    def added(self, addition: Answer) -> Iterator[bytes]:
+        for delta in addition.deltas:
+            if delta.part != self._part:
+                yield from self._end("completed")
+                yield from self._begin(delta)
+            if delta.text:
+                self._texts.append(delta.text)
+                yield self._of_text("delta", delta=delta.text)
+        if addition.completion:
+            status = "incomplete" if addition.finish == "length" else "completed"
+            yield from self._end(status)
+            if status == "completed" and all(item["type"] == "reasoning" for item in self._response["output"]):
+                # Agents ask again and again where there is no message.
+                yield from self._begin(Delta())
+                yield from self._end(status)
+            # What newer clients call prompts and completions.
+            usage = {
+                name.replace("prompt", "input").replace("completion", "output"): number
+                for name, number in _usage([addition], 1).items()
+            }
+            self._response |= {
+                "status": status,
+                "completed_at": int(time.time()),
+                "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+                "usage": usage,
+                "timings": timings_json(addition.ended),
+            }
+            if self._kept:
+                self._kept.keep(self._response, [*self._conversation, *self._response["output"]])
+            yield self._event(f"response.{status}", response=self._response)
+
+    def failure(self, error: ApiError) -> bytes:
+        told = {"code": error.code or "server_error", "message": error.message}
+        return self._event("response.failed", response={**self._response, "status": "failed", "error": told})
+
+    def _begin(self, delta: Delta) -> Iterator[bytes]:
+        kind, prefix, self._text_name = _ITEMS[delta.part[0]]
+        self._part = delta.part
+        self._item = {"id": f"{prefix}_{secrets.token_hex(24)}", "type": kind, "status": "in_progress"}
+        if call := delta.call:
+            space, name = self._namespaces.get(call.name or "", ("", call.name))
+            self._item |= {"call_id": call.id, "name": name, "arguments": ""} | ({"namespace": space} if space else {})
+        else:
+            own: Json = {"role": "assistant"} if kind == "message" else {"summary": []}
+            self._item |= {**own, "content": []}
+        yield self._of_item("response.output_item.added", item=self._item)
+        if not call:
+            yield self._of_content("added", "")
+
+    def _end(self, status: str) -> Iterator[bytes]:
+        """End the item that is being written, if there is one."""
+        item, text = self._item, "".join(self._texts)
+        if not item:
+            return
+        if item["type"] == "function_call":
+            item["arguments"] = text
+            yield self._of_text("done", name=item["name"], arguments=text)
+        else:
+            yield self._of_text("done", text=text)
+            yield self._of_content("done", text)
+            item["content"] = [self._content(text)]
+        item["status"] = status
+        yield self._of_item("response.output_item.done", item=item)
+        self._response["output"].append(item)
+        self._item, self._part, self._texts = {}, None, []
+
+    def _content(self, text: str) -> Json:
+        """The only part of a message or of reasoning."""
+        further: Json = {"annotations": [], "logprobs": []} if self._item["type"] == "message" else {}
+        return {"type": self._text_name, "text": text, **further}
+
+    def _of_content(self, what: str, text: str) -> bytes:
+        """An event of this part."""
+        place = {"item_id": self._item["id"], "content_index": 0}
+        return self._of_item(f"response.content_part.{what}", **place, part=self._content(text))
+
+    def _of_text(self, what: str, **fields: Any) -> bytes:
+        kind = self._item["type"]
+        place = {"item_id": self._item["id"]} | ({} if kind == "function_call" else {"content_index": 0})
+        further: Json = {"logprobs": []} if kind == "message" else {}
+        return self._of_item(f"response.{self._text_name}.{what}", **place, **fields, **further)
+
+    def _of_item(self, kind: str, **fields: Any) -> bytes:
+        """An event of the item that is being written."""
+        return self._event(kind, output_index=len(self._response["output"]), **fields)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        self._n_events += 1
+        return frame({"type": kind, "sequence_number": self._n_events - 1, **fields}, event=kind)

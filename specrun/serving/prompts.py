@@ -18,10 +18,10 @@ from specrun.decoding.prompts import ChatFormat, WrittenTexts, prompt_tokens
 from specrun.errors import ModelFileError
 from specrun.llama.chat_template import Message
 from specrun.loading.model import Model
-from specrun.reading.calls import whole_characters
+from specrun.reading.deltas import whole_characters
 from specrun.reading.form import AnswerForm
-from specrun.serving.api_error import ApiError, TooLongError, refused
-from specrun.serving.request_fields import Fields, must, parsed
+from specrun.serving.refusals import ApiError, refused, too_long
+from specrun.serving.request_fields import Fields, Json, must, parsed
 from specrun.serving.tools import function_json
 
 MOST_MESSAGES = 10_000
@@ -30,7 +30,7 @@ _MOST_CALLS = 1000  # in a message
 
 class _Function(Fields):
     name: str
-    arguments: Annotated[str | InstanceOf[dict[str, Any]] | None, must("be a string with a JSON object")] = None
+    arguments: Annotated[str | InstanceOf[Json] | None, must("be a string with a JSON object")] = None
 
 
 class _Call(Fields):
@@ -78,7 +78,7 @@ def joined(content: Any, types: Collection[str] = ("text",)) -> str:
     return "\n".join(texts)
 
 
-def read_messages(body: Mapping[str, Any], form: AnswerForm) -> list[Message]:
+def read_messages(body: Json, form: AnswerForm) -> list[Message]:
     """The conversation. Raises ApiError."""
     called: dict[str, str] = {}  # the tool of each call so far, by the call's id
     return [_for_template(given, form, called) for given in parsed(_Conversation, body).messages]
@@ -101,7 +101,7 @@ def _for_template(given: _Message, form: AnswerForm, called: dict[str, str]) -> 
     return message
 
 
-def _call(call: _Call, form: AnswerForm) -> dict[str, Any]:
+def _call(call: _Call, form: AnswerForm) -> Json:
     """A call that the assistant made, for the template: with arguments as an object, or as the text that was written.
 
     That text, where the template takes it, is what the cache has already.
@@ -115,7 +115,7 @@ def _call(call: _Call, form: AnswerForm) -> dict[str, Any]:
     return {"id": str(call.id or ""), **told}
 
 
-def _parsed(arguments: str) -> str | dict[str, Any]:
+def _parsed(arguments: str) -> str | Json:
     """The object, in whole characters, or the text if it is none, as an answer that was cut off may have left it."""
     try:
         value = json.loads(whole_characters(json.dumps(json.loads(arguments or "{}"), ensure_ascii=False)))
@@ -195,7 +195,7 @@ class Prompts:
     def check_length(self, text: str) -> None:
         """Refuse a text that cannot fit, without the time that splitting it would take. Raises ApiError."""
         if len(text) > self._ctx_size * _LONGEST_TOKEN:
-            raise TooLongError(len(text) // _LONGEST_TOKEN, self._ctx_size, is_split=False)
+            raise too_long(len(text) // _LONGEST_TOKEN, self._ctx_size, is_split=False)
 
     def of_tokens(self, tokens: list[int]) -> Prompt:
         """The prompt of these tokens. Raises ApiError for unknown tokens, and for too many."""
@@ -207,7 +207,7 @@ class Prompts:
         if not prompt.tokens:
             raise ApiError("the prompt is empty; give some text")
         if len(prompt.tokens) >= self._ctx_size:
-            raise TooLongError(len(prompt.tokens), self._ctx_size)
+            raise too_long(len(prompt.tokens), self._ctx_size)
         return prompt
 
     def keep(self, prompt: Prompt, completion: Completion) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -36,7 +36,9 @@ from specrun.locations import decode, encode, given_json
 from specrun.options.sampling_options import NO_LIMIT, RANDOM_SEED, settled_bias, settled_seed
 from specrun.sampling import SamplingParameters
 from specrun.sampling.adjustments import MAX_SEED
-from specrun.serving.api_error import TIMED_OUT, TOO_LARGE, ApiError, refused
+from specrun.serving.refusals import TIMED_OUT, TOO_LARGE, ApiError, refused
+
+Json = dict[str, Any]  # an object
 
 MOST_BYTES = 16 * 2**20  # conversations of a million tokens are a fraction of it
 MOST_SECONDS = 60.0
@@ -103,7 +105,7 @@ def parsed(model: type[Model], values: Any, path: str = "") -> Model:
         raise refused(param, _SENTENCES.get(first["type"], why)) from None
 
 
-async def read_json(request: HttpRequest) -> dict[str, Any]:
+async def read_json(request: HttpRequest) -> Json:
     """The JSON object that a request brings. Raises ApiError for anything else, too large or too slow bodies."""
     try:
         data = await asyncio.wait_for(_read(request), MOST_SECONDS)
@@ -221,7 +223,7 @@ class Defaults:
     request: Request
     seed: int
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         """The same in the names of fields."""
         sampling = self.request.sampling
         numbers = {field.name: getattr(sampling, field.name) for field in fields(sampling)}
@@ -229,7 +231,7 @@ class Defaults:
         return numbers | {"seed": self.seed, "max_tokens": limit, "stop": list(self.request.stops)}
 
 
-def read_request(body: Mapping[str, Any], defaults: Defaults, n_vocab: int) -> Request:
+def read_request(body: Json, defaults: Defaults, n_vocab: int) -> Request:
     """The request that a body describes, without a prompt. Raises ApiError for wrong fields.
 
     n_vocab: tokens that the model has.

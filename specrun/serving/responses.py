@@ -15,14 +15,15 @@ from pydantic import BeforeValidator, Field, InstanceOf
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from specrun.serving.answers import Wanted, answering
-from specrun.serving.api_error import NOT_FOUND, ApiError, refused
-from specrun.serving.openai_endpoints import read_chat
+from specrun.sampling import SamplingParameters
+from specrun.serving.answers import Asked, answering
+from specrun.serving.openai_endpoints import ResponsesShape
 from specrun.serving.prompts import MOST_MESSAGES, joined
-from specrun.serving.request_fields import Fields, Integer, must, parsed
-from specrun.serving.responses_shape import ResponsesShape, ResponsesWanted
-from specrun.serving.service import Json, KeptResponses, Service
+from specrun.serving.refusals import NOT_FOUND, ApiError, refused, renaming
+from specrun.serving.request_fields import Fields, Integer, Json, must, parsed
+from specrun.serving.service import KeptResponses, Service
 from specrun.serving.tools import MOST_TOOLS, function_json
+from specrun.serving.wanted import read_chat
 
 _PARTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
 
@@ -57,7 +58,7 @@ class _Tool(Fields):
 
 
 class _TextFields(Fields):
-    format: InstanceOf[dict[str, Any]] | None = None
+    format: InstanceOf[Json] | None = None
 
 
 class _ResponsesFields(Fields):
@@ -77,7 +78,7 @@ class _ResponsesFields(Fields):
         must("have at most 16 names of at most 64 characters, each with a string of at most 512"),
     ] = Field({})
     text: _TextFields = _TextFields()
-    reasoning: InstanceOf[dict[str, Any]] = Field({})
+    reasoning: InstanceOf[Json] = Field({})
     tools: Annotated[list[_Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] = Field([])
     tool_choice: Any = "auto"
     parallel_tool_calls: bool = True
@@ -200,8 +201,9 @@ async def kept_response(service: Service, request: Request) -> Response:
     return JSONResponse({"id": id_, "object": "response", "deleted": True})
 
 
-def _read(service: Service, body: Json) -> ResponsesWanted:
-    """What is asked with a body. Raises SpecrunError and ApiError."""
+@answering
+def responses(service: Service, body: Json) -> Asked:
+    """The next turn of a conversation. Raises SpecrunError and ApiError."""
     for name, why in _ELSEWHERE.items():
         if body.get(name):
             raise refused(name, why)
@@ -209,17 +211,11 @@ def _read(service: Service, body: Json) -> ResponsesWanted:
     if "message.output_text.logprobs" in given.include:
         raise refused("include", "cannot have log-probabilities here; /v1/chat/completions gives them")
     conversation, functions = _conversation(given, service.responses), _functions(given.tools)
-    try:
+    with renaming(_NAMES | {f"tools[{i}].function": at for i, (at, _, _) in enumerate(functions)}):
         wanted = read_chat(service, body | _chat_fields(given, conversation))
-    except ApiError as error:
-        raise error.renamed(_NAMES | {f"tools[{i}].function": at for i, (at, _, _) in enumerate(functions)}) from error
-    return ResponsesWanted(
-        **vars(wanted),
-        response=_begun(body, given, wanted),
-        conversation=conversation,
-        namespaces={_known_name(space, tool.name): (space, tool.name) for _, space, tool in functions if space},
-        kept=service.responses if given.store else None,
-    )
+    response = {**_begun(body, given, wanted.request.sampling), "model": service.loaded.name, "output": []}
+    namespaces = {_known_name(space, tool.name): (space, tool.name) for _, space, tool in functions if space}
+    return wanted, ResponsesShape(response, conversation, namespaces, service.responses if given.store else None)
 
 
 def _conversation(given: _ResponsesFields, kept: KeptResponses) -> list[Json]:
@@ -244,9 +240,8 @@ def _conversation(given: _ResponsesFields, kept: KeptResponses) -> list[Json]:
     return [*before, *items]
 
 
-def _begun(body: Json, given: _ResponsesFields, wanted: Wanted) -> Json:
+def _begun(body: Json, given: _ResponsesFields, sampling: SamplingParameters) -> Json:
     """The response before anything is written, with what the request asked for."""
-    sampling = wanted.request.sampling
     return {
         "id": f"resp_{secrets.token_hex(24)}",
         "object": "response",
@@ -274,6 +269,3 @@ def _begun(body: Json, given: _ResponsesFields, wanted: Wanted) -> Json:
         "truncation": "disabled",
         "usage": None,
     }
-
-
-responses = answering(_read, ResponsesShape)

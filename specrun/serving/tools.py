@@ -9,15 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, InstanceOf
 
 from specrun.constraints.json_schema import schema_rules
-from specrun.constraints.keywords import FORMATS, restricting
-from specrun.constraints.readings import check_readings, pointed_at
+from specrun.constraints.keywords import check_readings, pointed_at, restricting
 from specrun.constraints.rules import Work, counted, json_literal
-from specrun.constraints.scalars import lengths
+from specrun.constraints.scalars import FORMATS, lengths
 from specrun.errors import UsageError
-from specrun.reading.calls import TOOL_CALL, TOOL_CALL_END
-from specrun.reading.form import CallStyle
-from specrun.serving.api_error import refused
-from specrun.serving.request_fields import Fields, must, parsed
+from specrun.reading.form import TOOL_CALL, TOOL_CALL_END, CallStyle
+from specrun.serving.refusals import refused
+from specrun.serving.request_fields import Fields, Json, must, parsed
 
 _MOST_FOLLOWED = 16  # references and alternatives in each other
 # The name of a parameter that the schema does not name.
@@ -104,10 +102,10 @@ def plain_literal(text: str) -> str:
 
 
 MOST_TOOLS = 512
-ANY_OBJECT: dict[str, Any] = {"type": "object"}
+ANY_OBJECT: Json = {"type": "object"}
 Converted = tuple[str, dict[str, str]]  # the rule of a schema, and the rules that it needs by name
 _RULES_OF_ANY: Converted = ("object", {})
-_NO_ARGUMENTS: dict[str, Any] = {**ANY_OBJECT, "properties": {}}
+_NO_ARGUMENTS: Json = {**ANY_OBJECT, "properties": {}}
 # What makes a schema allow other objects than its properties tell.
 _NOT_PLAIN = {"$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
 _ARGUMENTS = {"hermes": "arguments", "llama3": "parameters"}
@@ -120,7 +118,7 @@ class _Function(Fields):
     name: Annotated[str, Field(validate_default=True, pattern=_NAME), must("have letters, digits, _ and - only")] = ""
     description: Annotated[str, BeforeValidator(lambda text: text or ""), must("be a string")] = ""
     parameters: Annotated[
-        InstanceOf[dict[str, Any]], BeforeValidator(lambda schema: schema or _NO_ARGUMENTS), must("be a JSON schema")
+        InstanceOf[Json], BeforeValidator(lambda schema: schema or _NO_ARGUMENTS), must("be a JSON schema")
     ] = _NO_ARGUMENTS
     strict: Any = None
 
@@ -148,7 +146,7 @@ class _ToolFields(Fields):
         list[Annotated[_Tool, must("be an object with the type function and a function")]],
         Field(max_length=MOST_TOOLS, fail_fast=True),
     ] = Field([])
-    tool_choice: Annotated[str | InstanceOf[dict[str, Any]], must(_CHOICES)] = "auto"
+    tool_choice: Annotated[str | InstanceOf[Json], must(_CHOICES)] = "auto"
     parallel_tool_calls: bool = True
 
 
@@ -163,7 +161,7 @@ class Tools:
     is_parallel: whether an answer may have several calls. It has a single call if the request names the tool.
     """
 
-    declared: list[dict[str, Any]] = field(default_factory=list)
+    declared: list[Json] = field(default_factory=list)
     schemas: Mapping[str, Any] = field(default_factory=dict)
     rules: Mapping[str, Converted] = field(default_factory=dict)
     strict: frozenset[str] = frozenset()
@@ -171,12 +169,12 @@ class Tools:
     is_parallel: bool = True
 
 
-def function_json(**fields: Any) -> dict[str, Any]:
+def function_json(**fields: Any) -> Json:
     """A function in OpenAI's shape: a tool, a call, or the choice of a tool."""
     return {"type": "function", "function": fields}
 
 
-def read_tools(body: Mapping[str, Any], style: CallStyle | None = None) -> Tools | None:
+def read_tools(body: Json, style: CallStyle | None = None) -> Tools | None:
     """The tools of a request; None if it has none, or must call none. style: how calls are written. Raises ApiError."""
     given = parsed(_ToolFields, body)
     functions, choice = [tool.function for tool in given.tools], given.tool_choice
@@ -235,15 +233,17 @@ def _converted(functions: Sequence[_Function], style: CallStyle | None) -> dict[
                 raise refused(f"tools[{i}].function.parameters", why) from error
             schema, rules = ANY_OBJECT, _RULES_OF_ANY
         size = sum(map(len, rules[1].values()))
-        if size > room and is_strict:
-            why = f"have schemas that are too large together to enforce {functions[i].name}, as strict asks"
-            raise refused("tools", why)
-        found[i] = (schema, rules) if size <= room else (ANY_OBJECT, _RULES_OF_ANY)
-        room -= size if size <= room else 0
+        if size > room:
+            if is_strict:
+                why = f"have schemas that are too large together to enforce {functions[i].name}, as strict asks"
+                raise refused("tools", why)
+            schema, rules, size = ANY_OBJECT, _RULES_OF_ANY, 0
+        found[i] = schema, rules
+        room -= size
     return {function.name: found[i] for i, function in enumerate(functions)}
 
 
-def _of_object(schema: dict[str, Any]) -> dict[str, Any]:
+def _of_object(schema: Json) -> Json:
     """The schema of the objects that `schema` allows; that of any object, where it is not plain."""
     reference = schema.get("$ref")
     if isinstance(reference, str) and isinstance(target := pointed_at(schema, reference), dict):

@@ -13,9 +13,8 @@ from specrun.decoding.together import Conversations, SlotText, Together
 from specrun.errors import SpecrunError
 from specrun.interrupts import never
 from specrun.sampling.sampler import TokenLogprob
-from specrun.serving.api_error import SERVER_ERROR, ApiError
-from specrun.serving.job import Job, Piece, stopping
-from specrun.serving.service import Service
+from specrun.serving.refusals import SERVER_ERROR, ApiError
+from specrun.serving.service import Job, Piece, Service, stopping
 
 _POLL_S = 0.2  # between looks at whether the server shall stop, while there is nothing to do
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from specrun.constraints.json_schema import schema_to_gbnf
-from specrun.constraints.keywords import FORMATS, ZOD_HOST
+from specrun.constraints.scalars import FORMATS, ZOD_HOST
 from specrun.errors import UsageError
 from specrun.llama import LlamaModel
 from tests.constraints.walks import check_texts, lets_through

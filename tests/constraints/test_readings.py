@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specrun.constraints.readings import check_readings
+from specrun.constraints.keywords import check_readings
 from specrun.errors import UsageError
 
 

@@ -19,12 +19,11 @@ from specrun.llama_settings import LlamaSettings
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions
 from specrun.sampling import SamplingParameters
-from specrun.serving.app import make_app
-from specrun.serving.http_server import Access, HttpServer, listening_socket, url
-from specrun.serving.job import JobQueue
+from specrun.serving.app import HttpServer, listening_socket, make_app, url
 from specrun.serving.prompts import Prompts
+from specrun.serving.refusals import Access
 from specrun.serving.request_fields import Defaults
-from specrun.serving.service import LoadedService, Service
+from specrun.serving.service import JobQueue, LoadedService, Service
 from specrun.serving.worker import Worker
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF, Plan

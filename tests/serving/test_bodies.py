@@ -17,7 +17,7 @@ from pydantic import Field
 from specrun.decoding.generation import Request
 from specrun.sampling import SamplingParameters
 from specrun.serving.answers import in_thread
-from specrun.serving.api_error import ApiError
+from specrun.serving.refusals import ApiError
 from specrun.serving.request_fields import Defaults, Fields, Integer, must, parsed, read_request
 from specrun.serving.service import Service
 

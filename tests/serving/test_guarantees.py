@@ -12,7 +12,7 @@ from specrun.constraints.rules import MOST_CHARACTERS, Rules, grammar_text
 from specrun.llama import LlamaModel
 from specrun.llama.grammar import Grammar
 from specrun.serving.anthropic_messages import openai_body
-from specrun.serving.api_error import ApiError
+from specrun.serving.refusals import ApiError
 from specrun.serving.tools import call_rules, read_tools
 from specrun.speculation.method import OFF
 from tests.serving.running import CHAT, Json, Server, running

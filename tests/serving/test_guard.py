@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from specrun.serving.http_server import Access, is_loopback
+from specrun.serving.refusals import Access, is_loopback
 from tests.serving.running import Server, running
 
 KEY = "sécret"

@@ -14,10 +14,9 @@ import pytest
 from specrun import __version__
 from specrun.llama import LlamaModel
 from specrun.sampling import SamplingParameters
-from specrun.serving.app import make_app
-from specrun.serving.http_server import Access, HttpServer, listening_socket, url
-from specrun.serving.job import JobQueue
-from specrun.serving.service import Service
+from specrun.serving.app import HttpServer, listening_socket, make_app, url
+from specrun.serving.refusals import Access
+from specrun.serving.service import JobQueue, Service
 from specrun.speculation.method import OFF
 from tests.models import TOKENS, random_llama, tokenizer
 from tests.serving.running import CHAT, COMPLETIONS, GREEDY, NAME, Json, Server, messages, running

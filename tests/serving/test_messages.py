@@ -8,8 +8,8 @@ import pytest
 
 from specrun.llama.chat_template import ChatTemplate
 from specrun.reading.form import answer_form
-from specrun.serving.api_error import ApiError
 from specrun.serving.prompts import read_messages
+from specrun.serving.refusals import ApiError
 from specrun.serving.tools import read_tools
 from tests.serving.templates import GPT_OSS, LLAMA31, QWEN3
 

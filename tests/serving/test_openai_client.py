@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specrun.serving.http_server import Access
+from specrun.serving.refusals import Access
 from tests.serving.running import Server, running
 
 if TYPE_CHECKING:  # in every test process it would take a second

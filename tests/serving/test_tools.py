@@ -14,9 +14,9 @@ from specrun.constraints.rules import grammar_text
 from specrun.llama import LlamaModel
 from specrun.llama.grammar import Grammar
 from specrun.reading.form import AnswerForm
-from specrun.serving.api_error import ApiError
-from specrun.serving.expected import read_expected
+from specrun.serving.refusals import ApiError
 from specrun.serving.tools import Tools, call_rules
+from specrun.serving.wanted import read_expected
 from specrun.speculation.method import OFF
 from tests.models import CHAT_TEMPLATE, TOKEN_TYPES, edited, metadata_of, scripted_llama
 from tests.serving.running import CHAT, Json, Server, messages, running

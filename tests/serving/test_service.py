@@ -12,10 +12,10 @@ from specrun.decoding.completion import Completion
 from specrun.decoding.generation import Request
 from specrun.errors import SpecrunError
 from specrun.sampling.sampler import TokenLogprob
-from specrun.serving import job as jobs
-from specrun.serving.job import Event, Job, Piece
+from specrun.serving import service
 from specrun.serving.prompts import Prompt
 from specrun.serving.request_fields import Sending
+from specrun.serving.service import Event, Job, Piece
 
 ALONG = 600.0  # keep_alive_s of who reads along
 NEVER = 600.0
@@ -38,7 +38,7 @@ async def rest_of(events: AsyncIterator[Event | None]) -> list[str]:
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 def test_the_first_piece_and_the_end_come_at_once(monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
-    monkeypatch.setattr(jobs, "GATHER_S", NEVER if stream else 0.0)
+    monkeypatch.setattr(service, "GATHER_S", NEVER if stream else 0.0)
 
     async def run() -> None:
         job = started(stream=stream)
@@ -58,7 +58,7 @@ def test_the_first_piece_and_the_end_come_at_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_comes_slowly_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "GATHER_S", 0.0)
+    monkeypatch.setattr(service, "GATHER_S", 0.0)
 
     async def run() -> None:
         job = started()
@@ -74,7 +74,7 @@ def test_what_comes_slowly_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_was_held_comes_when_the_time_is_over_though_nothing_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "GATHER_S", 0.01)
+    monkeypatch.setattr(service, "GATHER_S", 0.01)
 
     async def run() -> None:
         job = started()
@@ -87,7 +87,7 @@ def test_what_was_held_comes_when_the_time_is_over_though_nothing_follows(monkey
 
 
 def test_every_answer_of_a_job_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "GATHER_S", NEVER)
+    monkeypatch.setattr(service, "GATHER_S", NEVER)
 
     async def run() -> None:
         job = started(n=2)

@@ -1,4 +1,5 @@
-"""The HTTP server: who may ask, and a thread of its own, on a socket that is opened before anything else is done.
+"""Requests that get an error for an answer, told in the shape of whose address was asked: Anthropic's, Ollama's,
+everywhere else OpenAI's; and who may ask at all.
 
 A page of any site can let the browser send requests to 127.0.0.1, and with a name that its owner lets point there (DNS
 rebinding) read the answers too. So on a loopback address the Host header must be a name of this machine, and pages of
@@ -8,25 +9,116 @@ may ask, and the browser is told (CORS) that they may read the answers.
 
 from __future__ import annotations
 
-import errno
 import hmac
 import ipaddress
-import logging
-import socket
-import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import urlsplit
 
-import uvicorn
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specrun.errors import SpecrunError, UsageError
-from specrun.serving.api_error import FORBIDDEN, UNAUTHORIZED, ApiError, error_response
+from specrun.errors import PromptError, SpecrunError, UsageError
 
-ANY_ORIGIN = "*"
+ANTHROPIC = "/v1/messages"
+OLLAMA = "/api/"
+
+BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 400, 401, 403, 404
+TIMED_OUT, TOO_LARGE, SERVER_ERROR, UNAVAILABLE = 408, 413, 500, 503
+
+# llama-server's names, which say more than OpenAI's.
+_TYPES = {
+    UNAUTHORIZED: "authentication_error",
+    FORBIDDEN: "permission_error",
+    NOT_FOUND: "not_found_error",
+    SERVER_ERROR: "server_error",
+    UNAVAILABLE: "unavailable_error",
+}
+_ANTHROPIC_TYPES = {TOO_LARGE: "request_too_large", SERVER_ERROR: "api_error", UNAVAILABLE: "overloaded_error"}
+_INVALID = "invalid_request_error"
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """A request that gets an error for an answer.
+
+    message: what is wrong and what to do, in a sentence. status: of HTTP.
+    param: the field that is wrong, if it is a field. code: OpenAI's name for programs, if there is any.
+    headers: further headers of the answer. for_anthropic: the message in Anthropic's words, where they differ.
+    """
+
+    message: str
+    status: int = BAD_REQUEST
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] | None = None
+    for_anthropic: str = ""
+
+    def __str__(self) -> str:
+        return self.message
+
+    def as_openai(self) -> dict[str, Any]:
+        kind = _TYPES.get(self.status, _INVALID)
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def as_anthropic(self) -> dict[str, Any]:
+        kind = (_TYPES | _ANTHROPIC_TYPES).get(self.status, _INVALID)
+        return {"type": "error", "error": {"type": kind, "message": self.for_anthropic or self.message}}
+
+    def as_ollama(self) -> dict[str, Any]:
+        return {"error": self.message}
+
+
+def too_long(n_tokens: int, ctx_size: int, is_split: bool = True) -> ApiError:
+    """The error of a prompt that does not fit the context. Programs look for the services' own words, and shorten what
+    they send.
+
+    n_tokens: of the prompt; if not `is_split`, as many at least.
+    """
+    limit = f"This model's maximum context length is {ctx_size} tokens."
+    result = f"However, your messages resulted in {'' if is_split else 'at least '}{n_tokens} tokens."
+    advice = "start the server with a larger --ctx-size"
+    openai = f"{limit} {result} Please reduce the length of the messages, or {advice}."
+    anthropic = f"prompt is too long: {n_tokens} tokens > {ctx_size} maximum; {advice}"
+    return ApiError(openai, code="context_length_exceeded", for_anthropic=anthropic)
+
+
+def refused(param: str, why: str) -> ApiError:
+    """The error that says what is wrong with a field."""
+    return ApiError(f"{param} {why}", param=param)
+
+
+@contextmanager
+def renaming(names: Mapping[str, str]) -> Iterator[None]:
+    """Inside it, errors have the client's names of fields. names: by how ours may begin."""
+    try:
+        yield
+    except ApiError as error:
+        for name, theirs in names.items():
+            if error.param and error.param.startswith(name):
+                message = error.message.replace(name, theirs, 1)
+                raise replace(error, param=error.param.replace(name, theirs, 1), message=message) from None
+        raise
+
+
+def of_model(error: SpecrunError) -> ApiError:
+    """The answer to a request that the model cannot be asked, or where it failed."""
+    return ApiError(str(error), BAD_REQUEST if isinstance(error, PromptError | UsageError) else SERVER_ERROR)
+
+
+def error_response(path: str, error: ApiError) -> Response:
+    told = error.as_openai()
+    if path == ANTHROPIC or path.startswith(f"{ANTHROPIC}/"):
+        told = error.as_anthropic()
+    elif path.startswith(OLLAMA):
+        told = error.as_ollama()
+    return JSONResponse(told, error.status, dict(error.headers or {}))
+
+
 # Whether the server is alive, and the page, which asks for the key. They say nothing about the model.
 _OPEN = frozenset({"/health", "/v1/health", "/"})
 _PAGE = "/web/"  # below which its files are
@@ -51,7 +143,7 @@ class Access:
     """Who may ask.
 
     key: what clients must send; None for no key. only_local: whether the server listens on a loopback address.
-    origins: pages of other sites that may ask.
+    origins: pages of other sites that may ask; "*" for all.
     """
 
     key: str | None = None
@@ -60,7 +152,7 @@ class Access:
 
     def may_read(self, origin: str) -> bool:
         """Whether pages of this origin may read answers: they are allowed by name, or a program here has made them."""
-        if ANY_ORIGIN in self.origins or origin in self.origins:
+        if "*" in self.origins or origin in self.origins:
             return True
         scheme, _, host = _parts(origin)
         return scheme in _PROGRAMS or (scheme in _WEB and is_loopback(host))
@@ -138,107 +230,3 @@ def _has_key(headers: Headers, key: str) -> bool:
     # As they came: headers are read as latin-1, and what is not UTF-8 on the command line as lone surrogates.
     wanted = key.encode(errors="surrogateescape")
     return any(hmac.compare_digest(text.encode("latin-1"), wanted) for text in given)
-
-
-_MOST_CONNECTIONS = 128  # each may bring a body of the largest size
-_KEEP_CONNECTION_S = 75  # longer than clients do, so that they never use a connection that is being closed
-# An address that stands for all of this machine's -> one far away, from those that are for documentation only.
-_ALL_ADDRESSES = {"0.0.0.0": "192.0.2.1", "::": "2001:db8::1"}
-_SECONDS_TO_END = 10  # for clients to read the end of their answers
-
-
-def listening_socket(host: str, port: int) -> socket.socket:
-    """A socket on which connections can wait from now on. port: 0 takes a free one.
-
-    Raises UsageError if the address does not belong to this machine, or the port is taken.
-    """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=128)
-    except OSError as error:
-        known = {
-            errno.EADDRINUSE: f"port {port} of {host} is taken by another program; give another --port",
-            errno.EACCES: f"this user may not open port {port}; give a --port above 1023",
-        }
-        why = known.get(error.errno or 0, f"--host {host} is no address of this machine ({error.strerror})")
-        raise UsageError(why) from error
-    except UnicodeError as error:  # of Python's codec for names, as for an empty part or a byte that is not UTF-8
-        raise UsageError(f"--host {host} is no name of a machine; give an address such as 127.0.0.1") from error
-
-
-def url(host: str, bound: socket.socket) -> str:
-    """Where the server is found."""
-    name = f"[{host}]" if ":" in host else host
-    return f"http://{name}:{bound.getsockname()[1]}"
-
-
-def chat_url(bound: socket.socket) -> str:
-    """Where a browser finds the page; if the server listens on all addresses, where one on another machine does."""
-    host: str = bound.getsockname()[0]
-    if host in _ALL_ADDRESSES:
-        with socket.socket(bound.family, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect((_ALL_ADDRESSES[host], 9))  # sends nothing, but tells which address would
-                host = probe.getsockname()[0]
-            except OSError:  # no network
-                host = "localhost"
-    return url(host, bound)
-
-
-class HttpServer:
-    """A context manager: inside it, `app` answers on the socket. It ends with the block, or with `stop`."""
-
-    def __init__(self, app: ASGIApp, bound: socket.socket) -> None:
-        config = uvicorn.Config(
-            app,
-            http="h11",
-            ws="none",
-            loop="asyncio",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            limit_concurrency=_MOST_CONNECTIONS,
-            timeout_keep_alive=_KEEP_CONNECTION_S,
-            timeout_graceful_shutdown=_SECONDS_TO_END,
-        )
-        logging.getLogger("uvicorn.error").disabled = True  # `app` reports failures itself, and answers bad requests
-        self._server = uvicorn.Server(config)
-        self._bound = bound
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
-
-    def __enter__(self) -> HttpServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether requests are answered. It ends by itself only if it fails."""
-        return self._thread.is_alive()
-
-    def stop(self) -> None:
-        """Take no more requests, and wait some seconds until all answers are sent. Safe to call twice.
-
-        Raises SpecrunError if the server had failed before.
-        """
-        self._server.should_exit = True
-        try:
-            self._thread.join()
-        except BaseException:  # a second Ctrl-C
-            self._server.force_exit = True
-            self._thread.join()
-            raise
-        failure, self._failure = self._failure, None
-        if failure:
-            raise SpecrunError(f"the HTTP server failed: {failure}") from failure
-
-    def _run(self) -> None:
-        try:
-            self._server.run(sockets=[self._bound])
-        except BaseException as error:
-            self._failure = error

@@ -1,37 +1,121 @@
-"""What an answer is expected to be: any text, JSON, or calls of tools. Hence its grammar, and how it is read."""
+"""What a request asks for, whatever its address: prompts, how they are answered, and what the answers must be.
+
+An answer may be any text, JSON, or calls of tools: hence its grammar, and how it is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, InstanceOf
 
 from specrun.constraints.json_schema import schema_rules
-from specrun.constraints.readings import check_readings
+from specrun.constraints.keywords import check_readings
 from specrun.constraints.rules import Trigger, grammar_text
 from specrun.decoding.generation import Request
+from specrun.decoding.prompts import is_begun
 from specrun.errors import UsageError
-from specrun.reading.calls import (
-    CHANNEL,
-    FINAL_HEADERS,
-    MESSAGE,
-    MESSAGE_END,
-    TOOL_CALL,
-    HarmonyReader,
-    HermesReader,
-    Llama3Reader,
+from specrun.reading.deltas import Reader
+from specrun.reading.form import FINAL_HEADERS, MESSAGE, TOOL_CALL, AnswerForm, call_header
+from specrun.serving.prompts import Prompt, Prompts, read_messages
+from specrun.serving.refusals import ApiError, refused
+from specrun.serving.request_fields import (
+    MOST_LOGPROBS,
+    Fields,
+    Integer,
+    Json,
+    Sending,
+    must,
+    parsed,
+    read_request,
 )
-from specrun.reading.deltas import THINKING, THINKING_END, Reader
-from specrun.reading.form import AnswerForm
-from specrun.serving.answers import NewReader
-from specrun.serving.api_error import ApiError, refused
-from specrun.serving.request_fields import Fields, must, parsed
+from specrun.serving.service import Service
 from specrun.serving.tools import ANY_OBJECT, LONGEST_GRAMMAR, Converted, Tools, call_rules, read_tools
 
+NewReader = Callable[[], Reader]  # makes the reader of an answer
+MOST_PROMPTS = 64
 _NO_OBJECT = "[^{ \\n] [\\x00-\U0010ffff]*"  # a text that is no call in Llama's way
 _BLANKS = "[ \\n]{0,3}"  # between reasoning and answer
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for.
+
+    request: how the prompts are answered, without a prompt. new_reader: makes the reader of an answer.
+    sending: how many answers each prompt has, and how they are sent.
+    """
+
+    prompts: Sequence[Prompt]
+    request: Request
+    new_reader: NewReader
+    sending: Sending
+
+
+class _ChatFields(Fields):
+    logprobs: bool = False
+    top_logprobs: Annotated[Integer, Field(ge=0, le=MOST_LOGPROBS)] = 0
+    chat_template_kwargs: InstanceOf[Json] = Field({})
+    reasoning_effort: str = ""
+
+
+def read_chat(service: Service, body: Json) -> Wanted:
+    """What is asked with the conversation in a body of OpenAI's shape. Raises SpecrunError and ApiError."""
+    sending, prompts = parsed(Sending, body), service.loaded.prompts
+    request = read_request(body, service.defaults, service.loaded.model.llama_model.n_vocab)
+    given = parsed(_ChatFields, body)
+    if given.logprobs:
+        request = replace(request, logprobs=given.top_logprobs)
+    elif given.top_logprobs:
+        raise refused("top_logprobs", "needs logprobs to be true")
+    form = prompts.format.form
+    messages, expected = read_messages(body, form), read_expected(body, form)
+    is_formed = expected.schema is not None or request.gbnf is not None or expected.prompt_end
+    if is_formed and is_begun(messages) and messages[-1]["content"]:
+        why = "end with a message of the assistant, which cannot be continued in a format or as a named call"
+        raise refused("messages", f"{why}; leave out the one or the other")
+    effort, thinks = given.reasoning_effort, given.reasoning_effort != "none"
+    variables = ({"reasoning_effort": effort} if effort and thinks else {}) | given.chat_template_kwargs
+    tools = expected.tools.declared if expected.tools else []
+    prompt = prompts.of_messages(messages, tools, variables, thinks, expected.prompt_end, not sending.cache_prompt)
+    shown = prompts.format.shown(expected.tools is not None)
+    return _wanted(service, [prompt], expected, replace(request, shown=shown), sending)
+
+
+_TokenIds = Annotated[list[int], Field(fail_fast=True)]
+TextPrompt = Annotated[
+    str
+    | Annotated[_TokenIds, Field(min_length=1)]
+    | Annotated[list[str | _TokenIds], Field(min_length=1, max_length=MOST_PROMPTS, fail_fast=True)],
+    must(f"be a string, a list of token ids, or a list of at most {MOST_PROMPTS} of them"),
+]
+
+
+def text_prompts(prompts: Prompts, given: Any, anew: bool) -> list[Prompt]:
+    """What a `TextPrompt` stands for. anew: see `Prompts.of_text`. Raises ApiError."""
+    several = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+    return [prompts.of_text(p, anew) if isinstance(p, str) else prompts.of_tokens(p) for p in several]
+
+
+def read_text(service: Service, body: Json, prompts: Sequence[Prompt], logprobs: int | None = None) -> Wanted:
+    """What is asked with texts that the model goes on with. Raises SpecrunError and ApiError."""
+    expected = read_expected({**body, "tools": None}, AnswerForm())  # it is told of no tools, and nothing is marked
+    request = read_request(body, service.defaults, service.loaded.model.llama_model.n_vocab)
+    return _wanted(service, prompts, expected, replace(request, logprobs=logprobs), parsed(Sending, body))
+
+
+def _wanted(
+    service: Service, prompts: Sequence[Prompt], expected: Expected, request: Request, sending: Sending
+) -> Wanted:
+    text = prompts[0].text or ""
+    request = expected.constrained(request, text)
+    plans = service.loaded.model.plans.candidates
+    if request.gbnf is not None and any(plan.method.samples for plan in plans):
+        raise ApiError("the server's --method cannot follow a grammar, which this request needs; start it with another")
+    return Wanted(prompts, request, expected.reader(text), sending)
 
 
 @dataclass(frozen=True)
@@ -52,7 +136,7 @@ class Expected:
     def prompt_end(self) -> str:
         """What follows the template's text: harmony's header of the call that must follow."""
         if self.form.calls == "harmony" and self.tools and self.tools.forced:
-            return f" to=functions.{self.tools.forced[0]}{CHANNEL}commentary json{MESSAGE}"
+            return call_header(self.tools.forced[0])
         return ""
 
     def constrained(self, request: Request, prompt: str) -> Request:
@@ -62,16 +146,8 @@ class Expected:
 
     def reader(self, prompt: str) -> NewReader:
         """What makes a reader for each answer to this prompt."""
-        if self.form.calls == "harmony":
-            return lambda: HarmonyReader(self.prompt_end)
-        if not self.splits_reasoning:
-            return self._answer_reader
-        return lambda: self.form.reader(prompt, self._answer_reader())
-
-    def _answer_reader(self) -> Reader:
-        if self.tools is None:
-            return Reader()
-        return Llama3Reader(self.tools.schemas) if self.form.calls == "llama3" else HermesReader(self.tools.schemas)
+        schemas = self.tools.schemas if self.tools else None
+        return partial(self.form.reader, prompt, schemas, self.prompt_end, self.splits_reasoning)
 
     def _grammar(self, is_thinking: bool) -> tuple[str | None, Trigger | None]:
         if self.form.calls == "harmony":
@@ -79,11 +155,10 @@ class Expected:
                 return grammar_text(*self.tools.rules[self.tools.forced[0]]), None
             if self.schema is None:
                 return None, None
-            analysis = (f"{CHANNEL}analysis", MESSAGE_END)
             # The final channel's header may have more than its name, so its end is waited for. Calls are elsewhere.
             headers = FINAL_HEADERS if self.tools else (MESSAGE,)
-            return grammar_text(*self.schema), Trigger(headers[0], analysis, others=headers[1:])
-        reasoning = (THINKING, THINKING_END) if self.form.thinks else None
+            return grammar_text(*self.schema), Trigger(headers[0], self.form.reasoning, others=headers[1:])
+        reasoning = self.form.reasoning
         tools, roots, rules = self.tools, list[str](), dict[str, str]()
         if self.schema is not None and not (tools and tools.forced):
             name, rules = self.schema
@@ -130,7 +205,7 @@ class _ExpectedFields(Fields):
     reasoning_format: str = ""
 
 
-def read_expected(body: Mapping[str, Any], form: AnswerForm) -> Expected:
+def read_expected(body: Json, form: AnswerForm) -> Expected:
     """What a request expects of its answers. Raises ApiError."""
     tools, given = read_tools(body, form.calls), parsed(_ExpectedFields, body)
     schema = _schema(given, [name for name in _OTHERS if body.get(name) is not None])
