@@ -109,6 +109,8 @@ def given_noise(chances: Mapping[int, float], noise: SharedNoise, position: int)
     A calibrated chance is not q, but the mean of the q of many guesses: some are copies, which are certain whatever the
     noise is, and some have no chance with any noise. So only a share of the chance follows the noise.
 
+    Trees without a draft model commit 1.3 to 2 % more tokens a pass by this (T=0.8, docs/benchmarks/sources.md).
+
     chances: by token, regardless of the noise.
     """
     if not chances:
