@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from specrun.catalog import cache, embedded, here, made, pairs
+from specrun.catalog.cache import Progress
 from specrun.catalog.entries import Entry
 from specrun.catalog.file_names import shards
 from specrun.catalog.gguf_file import GgufFile
@@ -107,19 +109,22 @@ def missing_error(missing: Sequence[HubName], has_pull: bool = True) -> MissingM
 
 @dataclass
 class Fetcher:
-    """Fetches missing models if `may_fetch`, without asking and without showing anything."""
+    """Fetches missing models if `may_fetch`, without asking. progress: shows it; by default nothing does."""
 
     may_fetch: bool
+    progress: Callable[[], AbstractContextManager[Progress]] = lambda: nullcontext(Progress())
 
     def look_up(self, models: Sequence[HubName]) -> list[RemoteModel]:
         """Sizes, files and licences of models on the hub. Raises HubError."""
-        return [cache.look_up(model, cache.Progress()) for model in models]
+        with self.progress() as progress:
+            return [cache.look_up(model, progress) for model in models]
 
     def fetch(self, models: Sequence[RemoteModel]) -> bool:
         """Fetch models, unless the user declines. Returns whether all are here now. Raises HubError."""
         cache.check_disk(models)
-        for model in models:
-            cache.pull(model, cache.Progress())
+        with self.progress() as progress:
+            for model in models:
+                cache.pull(model, progress)
         return True
 
 

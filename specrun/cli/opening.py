@@ -22,7 +22,7 @@ from specrun.catalog import cache, embedded, entries, resolve
 from specrun.catalog.cache import Progress
 from specrun.catalog.entries import Entry
 from specrun.catalog.here import local_models
-from specrun.catalog.hub import HubName, is_offline
+from specrun.catalog.hub import is_offline
 from specrun.catalog.hub.client import RemoteModel
 from specrun.cli.doctor import is_news, note_unusable_gpu
 from specrun.display_text import one_line, size_text
@@ -210,12 +210,8 @@ class AskingFetcher(resolve.Fetcher):
     """Asks on a terminal before it fetches, or fetches without asking where `pull` says so."""
 
     def __init__(self, pull: bool) -> None:
-        super().__init__(may_fetch=pull or can_ask())
+        super().__init__(pull or can_ask(), _progress)
         self._pull = pull
-
-    def look_up(self, models: Sequence[HubName]) -> list[RemoteModel]:
-        with _progress() as progress:
-            return [cache.look_up(model, progress) for model in models]
 
     def fetch(self, models: Sequence[RemoteModel], dry_run: bool = False) -> bool:
         """Show models and fetch them, unless the user declines. dry_run: only show the models."""
@@ -230,13 +226,10 @@ class AskingFetcher(resolve.Fetcher):
         if dry_run or not (self._pull or confirmed(f"Download {needed} ({size_text(free)} are free)?")):
             return False
         try:
-            with _progress() as progress:
-                for model in models:
-                    cache.pull(model, progress)
+            return super().fetch(models)
         except KeyboardInterrupt:
             output.note("stopped; the next pull continues from here")
             raise
-        return True
 
 
 def confirmed(question: str, default: bool = True) -> bool:
