@@ -33,14 +33,14 @@ _NODES = 16  # room is made for trees of so many nodes
 class Conversations:
     """The texts in the caches of a model's engines, and copies of others.
 
-    most_bytes: bound for all copies together; 0 keeps none. n_restored: conversations that were copied back.
+    engines: the latest used is the last, as of the copies. most_bytes: bound for all copies together; 0 keeps none.
+    n_restored: conversations that were copied back.
     states: prompts on disk, from which a text takes up what is not here; None where none are kept.
     """
 
     def __init__(self, engines: Sequence[Engine], most_bytes: int, states: PromptStates | None = None) -> None:
         self._first = engines[0]
-        # The latest used is the last in both lists.
-        self._engines = list(engines)
+        self.engines = list(engines)
         self._most_bytes = most_bytes
         self._kept: list[SavedCaches] = []
         self.states = states
@@ -61,20 +61,20 @@ class Conversations:
         if not busy:
             while self.set_one_aside([self._first]):
                 pass
-        free = [engine for engine in self._engines if engine not in busy]
+        free = [engine for engine in self.engines if engine not in busy]
         slot = self._first
         if busy:
             slot = max(free, key=lambda engine: engine.target.held().reusable(prompt))
             if slot.target.held().reusable(prompt) < FEWEST:
                 slot = next((engine for engine in free if not engine.target.n_cached), free[0])
         self._may_be_new = True
-        self._engines.remove(slot)
-        self._engines.append(slot)
+        self.engines.remove(slot)
+        self.engines.append(slot)
         return slot
 
     def set_one_aside(self, busy: Collection[Engine]) -> bool:
         """Take the conversation that waits longest out of the caches. False if there is none."""
-        engine = next((engine for engine in self._engines if engine not in busy and engine.target.n_cached), None)
+        engine = next((engine for engine in self.engines if engine not in busy and engine.target.n_cached), None)
         if engine is not None:
             self.set_aside(engine)
         return engine is not None
@@ -108,7 +108,7 @@ class Conversations:
         """The copy that has most of `prompt`; one is made if another engine holds most. None if none is worth it."""
         kept = max(self._kept, key=lambda copy: copy.held.reusable(prompt), default=None)
         n_kept = kept.held.reusable(prompt) if kept else 0
-        others = [other for other in self._engines if other is not engine]
+        others = [other for other in self.engines if other is not engine]
         best = max(others, key=lambda other: other.target.held(is_copied=True).reusable(prompt), default=None)
         if best is not None:
             beside = best.target.held(is_copied=True)
@@ -129,7 +129,7 @@ class Conversations:
         The arguments are those of `PromptStates.keep`.
         """
         if self.states and (self._may_be_new or waits):
-            sources: list[Engine | SavedCaches] = [*self._kept, *self._engines]
+            sources: list[Engine | SavedCaches] = [*self._kept, *self.engines]
             is_busy = [self.states.keep(source, least, waits) for source in sources]
             self._may_be_new = any(is_busy)
 
@@ -225,8 +225,8 @@ class Together(Generic[Text]):
 
     @property
     def is_full(self) -> bool:
-        """Whether no further text may begin, because all slots are taken or a text waits for room."""
-        return len(self.texts) >= len(self._slots.engines) or any(text.waits for text in self.texts)
+        """Whether no further text may begin, because all engines are taken or a text waits for room."""
+        return len(self.texts) >= len(self._conversations.engines) or any(text.waits for text in self.texts)
 
     def fits(self, n_prompt: int, most_tokens: int | None) -> bool:
         """Whether there is room for another text beside those that are being written. Alone, every text has room.

@@ -126,14 +126,13 @@ def write_many(
     the texts that are being written then end as they are, and no further one begins. count: called with the tokens that
     each pass committed. Raises LlamaError.
     """
-    engines = model.slots.engines[:n]
-    conversations = Conversations(engines, most_bytes=0)
+    conversations = Conversations(model.slots.engines[:n], most_bytes=0)
     together: Together[_OneOfMany[Key]] = Together(model.slots, conversations)
     ahead: tuple[Key, Request] | None = None
     try:
         while not interrupted() and (together.texts or ahead or not source.is_over):
             together.wake()
-            while len(together.texts) < len(engines) and not together.is_full:
+            while not together.is_full:
                 ahead = ahead or source.take(may_wait=not together.texts)
                 if ahead is None or not _may_begin(together, ahead[1]):
                     break

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ class SharedNoise:
 
     def __init__(self, seed: int, n_vocab: int) -> None:
         self._seed = _mixed_number(seed)
-        self._steps = np.arange(1, n_vocab + 1, dtype=np.uint64) * _GAMMA
+        self._steps = _steps(n_vocab)
         self._large: OrderedDict[int, tuple[NDArray[np.int64], NDArray[np.float64]]] = OrderedDict()
 
     def gumbel(self, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -68,6 +69,12 @@ class SharedNoise:
 
     def _start(self, position: int) -> int:
         return _mixed_number(self._seed + position * int(_GAMMA))
+
+
+@lru_cache(maxsize=4)  # of target and draft: each answer that a program keeps has a sampler
+def _steps(n_vocab: int) -> NDArray[np.uint64]:
+    """uint64[n_vocab]: where SplitMix64's output for each token is, from the start of a position."""
+    return np.arange(1, n_vocab + 1, dtype=np.uint64) * _GAMMA
 
 
 def _mixed_number(x: int) -> int:
