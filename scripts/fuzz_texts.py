@@ -41,7 +41,6 @@ from specrun.llama.chat_template import template_names
 from specrun.loading.model import Model
 from specrun.options.sampling_options import ChatSamplingOptions
 from specrun.speculation.method import OFF
-from specrun.views import output
 from specrun.views.answer_stream import show_plain
 from tests import models
 from tests.serving.running import CHAT, running
@@ -139,13 +138,13 @@ def _talk(texts: Sequence[str], model: Model, seen: Seen) -> None:
 
     def show(*shown: Any) -> None:
         nonlocal n_answers
-        show_plain(output.stdout, output.stderr, *shown)
+        show_plain(*shown)
         n_answers += 1
 
     ChatLoop(
         None,
         make_request(_OPTIONS),
-        Surroundings(partial(_next, typed), lambda _: show, output.stderr, lambda _: model),
+        Surroundings(partial(_next, typed), lambda _: show, lambda _: model),
     ).run()
     assert next(typed, None) is None, "the chat ended early"
     seen["message", "answered"] += n_answers

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -28,7 +27,7 @@ from specrun.interrupts import Ending, InterruptFlag, held, is_ending
 from specrun.llama.chat_template import Message
 from specrun.loading.model import Model
 from specrun.options.sampling_options import Thinking
-from specrun.views import answer_report
+from specrun.views import answer_report, output
 
 if TYPE_CHECKING:
     from specrun.views.answer_stream import AnswerView
@@ -47,7 +46,6 @@ class Surroundings:
 
     read: Callable[[], str]
     answers: Callable[[str | None], AnswerView]  # makes what shows the answers of the target with a name (on stdout)
-    notes: Console  # for everything else (stderr)
     open_model: Callable[[str | None], Model]  # loads the target with a name
     keeper: Keeper | None = None  # keeps the conversation after each answer
     draft_of: Callable[[str | None], str | None] = lambda _: None  # the `--draft` that goes with the target of a name
@@ -64,7 +62,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
     """
 
     def __init__(self, target: str | None, request: Request, around: Surroundings, think: Thinking = "show") -> None:
-        self._around, self._notes = around, around.notes
+        self._around = around
         self._open(target, request, think)
         self._last: Completion | None = None
         self._leaving = False
@@ -132,7 +130,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
 
     def _refuse(self, error: SpecrunError) -> None:
         self.exit_code = error.exit_code
-        self._notes.print(Text(one_line(without_secrets(str(error))), style="red"))
+        output.stderr.print(Text(one_line(without_secrets(str(error))), style="red"))
 
     def _answer(self, completion: Completion, n_dropped: int) -> None:
         if n_dropped:
@@ -179,13 +177,13 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
         return LastConversation(self._target, self._session.messages, self._around.draft_of(self._target))
 
     def _note(self, text: str) -> None:
-        self._notes.print(Text(visible(text), style="dim"))
+        output.stderr.print(Text(visible(text), style="dim"))
 
     def _command(self, message: str) -> None:
         name, argument = commands.parse(message)
         match name:
             case "/help":
-                self._notes.print(Text(commands.help_text()))
+                output.stderr.print(Text(commands.help_text()))
             case "/system" if not argument:
                 there_is = f"{self._session.system}\n(/system none removes it)" if self._session.system else "none"
                 self._note(f"system message: {there_is}")
@@ -208,7 +206,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                 self._note("conversation forgotten")
                 self._keep_on_disk(takes_back=True)
             case "/set" if not argument:
-                self._notes.print(Text(str(self._settings)))
+                output.stderr.print(Text(str(self._settings)))
             case "/set":
                 setting, value = commands.parse_setting(argument)
                 if value or setting not in commands.SETTINGS:
@@ -221,7 +219,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
             case "/tree":
                 if drafted := self._last.last_drafted if self._last else None:
                     names = partial(self.model.llama_model.token_bytes, special=True)
-                    self._notes.print(answer_report.pass_tree(drafted, names))
+                    output.stderr.print(answer_report.pass_tree(drafted, names))
                 else:
                     self._note("no token tree was drafted for the last answer")
             case "/think":
@@ -240,7 +238,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
     def _load(self, argument: str) -> None:
         kept = conversation_file.kept()
         if not argument:
-            self._notes.print(_conversations(kept) if kept else Text("no conversation was kept yet", style="dim"))
+            output.stderr.print(_conversations(kept) if kept else Text("no conversation was kept yet", style="dim"))
             return
         is_number = argument.isdecimal() and 1 <= int(argument) <= len(kept)
         path = kept[int(argument) - 1] if is_number else _path(argument)
@@ -254,7 +252,7 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
     def _change_model(self, name: str) -> None:
         """Go on with another model. The present model is freed first, as both may not fit; it comes back on failure."""
         if not name:
-            self._notes.print(_models(local_models(), self._target))
+            output.stderr.print(_models(local_models(), self._target))
             return
         models = [*(model.name for model in local_models()), None]
         chosen = models[int(name) - 1] if name.isdecimal() and 1 <= int(name) <= len(models) else name

@@ -117,7 +117,7 @@ def _talk(
     reader = TerminalReader(history, output.note) if on_terminal else PipeReader()
     keeper = conversation_file.Keeper(last) if on_terminal else None
     view_of = partial(_view, plain=how.plain)
-    around = Surroundings(reader.read, view_of, output.stderr, open_target, keeper, draft_of, said)
+    around = Surroundings(reader.read, view_of, open_target, keeper, draft_of, said)
     with ChatLoop(target, request, around, how.think) as loop:
         loop.begin(last.messages if last else [], how.system)
         kept = ollama_behind(target, loop.model.llama_model.path)
@@ -159,6 +159,6 @@ def _view(target: str | None, plain: bool) -> AnswerView:
     from specrun.views.markdown_text import MarkdownText
 
     if plain or not output.stdout.is_terminal or output.stdout.is_dumb_terminal:
-        return partial(show_plain, output.stdout, output.stderr)
+        return show_plain
     # The embedded target writes Python, whose `__init__` is not meant as bold letters.
     return partial(show_live, output.stdout, MarkdownText if target is not None else None)

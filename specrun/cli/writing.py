@@ -62,7 +62,7 @@ class AnswerWriter:
             completion = self._session.prepare(prompt)[0]
         else:
             completion = self.model.complete(self.asked(prompt)[0])
-        shown = PlainAnswer(output.stdout, output.stderr, self._shows_thinking)
+        shown = PlainAnswer(self._shows_thinking)
         started = time.perf_counter()
         with undone(shown.end_line), InterruptFlag() as interrupted:
             deltas = self._written(completion, interrupted)

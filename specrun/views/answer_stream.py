@@ -17,6 +17,7 @@ from rich.text import Text
 from specrun.decoding.completion import Completion
 from specrun.display_text import counted, visible
 from specrun.reading.deltas import Delta
+from specrun.views import output
 from specrun.views.answer_report import status
 
 _FENCE = re.compile(r"\s*(```+|~~~+)")
@@ -32,13 +33,13 @@ DrawsMarkdown: TypeAlias = Callable[[str], RenderableType] | None
 
 
 class PlainAnswer:
-    """Writes an answer piece by piece. In a pipe it is not escaped (`visible`).
+    """Writes an answer piece by piece on stdout, and what the model thinks before on stderr, dimmed on a terminal.
 
-    console, notes: stdout and stderr. shows_thinking: whether reasoning is written to `notes`, dimmed on a terminal.
+    shows_thinking: whether that is written.
     """
 
-    def __init__(self, console: Console, notes: Console, shows_thinking: bool) -> None:
-        self._console, self._notes, self._shows_thinking = console, notes, shows_thinking
+    def __init__(self, shows_thinking: bool) -> None:
+        self._shows_thinking = shows_thinking
         self._is_thinking = False
         self._last = ""  # what was written of the answer last
 
@@ -50,7 +51,7 @@ class PlainAnswer:
         """Write an addition, as far as it is shown."""
         if delta.reasoning and self._shows_thinking:
             self._is_thinking = True
-            self._notes.print(Text(visible(delta.reasoning), style="dim"), end="", soft_wrap=True)
+            output.stderr.print(Text(visible(delta.reasoning), style="dim"), end="", soft_wrap=True)
         if delta.content:
             self._end_thinking()
             self._write(delta.content)
@@ -64,25 +65,21 @@ class PlainAnswer:
     def _end_thinking(self) -> None:
         if self._is_thinking:
             self._is_thinking = False
-            self._notes.print("\n")
+            output.stderr.print("\n")
 
     def _write(self, text: str) -> None:
         self._last = text
-        self._console.file.write(visible(text) if self._console.is_terminal else text)
-        self._console.file.flush()
+        output.write(text)
 
 
-def show_plain(
-    console: Console, notes: Console, deltas: Iterable[Delta], completion: Completion, shows_thinking: bool
-) -> None:
+def show_plain(deltas: Iterable[Delta], completion: Completion, shows_thinking: bool) -> None:
     """Write an answer in a chat as it comes, and an empty line after it."""
     del completion  # whose speed is not shown meanwhile
-    answer = PlainAnswer(console, notes, shows_thinking)
+    answer = PlainAnswer(shows_thinking)
     for delta in deltas:
         answer.add(delta)
     answer.end_line()
-    console.file.write("\n")
-    console.file.flush()
+    output.write("\n")
 
 
 def show_live(

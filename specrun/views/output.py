@@ -58,8 +58,8 @@ stderr = LiteralConsole(stderr=True)
 
 def write(text: str) -> None:
     """Write a piece of the result, without a newline, and flush it. Only a terminal gets it escaped (`visible`)."""
-    sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
+    stdout.file.write(visible(text) if stdout.is_terminal else text)
+    stdout.file.flush()
 
 
 def write_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:

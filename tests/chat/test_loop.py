@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import specrun
 from specrun import interrupts
@@ -55,7 +54,6 @@ def test_an_answer_is_kept_when_the_signal_comes_after_the_terminal_has_gone(scr
     around = Surroundings(
         partial(next, iter(["sing"])),
         lambda _: terminal_that_goes,
-        Console(),
         lambda _: specrun.load(script, speculate="off", threads=1),
         HangUp(),
     )

@@ -18,7 +18,7 @@ from rich.live import Live
 import specrun
 from specrun.decoding.completion import Completion
 from specrun.reading.deltas import Delta
-from specrun.views import answer_stream
+from specrun.views import answer_stream, output
 from specrun.views.answer_stream import PlainAnswer, finished_blocks, show_live
 from specrun.views.markdown_text import MarkdownText
 from specrun.views.output import LiteralConsole
@@ -230,14 +230,16 @@ DELTAS = [
 
 def written(deltas: list[Delta], shows_thinking: bool = True, is_terminal: bool = False) -> tuple[str, str]:
     """What goes to stdout and to stderr."""
-    files = io.StringIO(), io.StringIO()
-    console, notes = (LiteralConsole(file=file, force_terminal=is_terminal, width=20) for file in files)
-    answer = PlainAnswer(console, notes, shows_thinking)
-    for delta in deltas:
-        assert answer.shows(delta) == (bool(delta.content) or shows_thinking)
-        answer.add(delta)
-    answer.end_line()
-    return files[0].getvalue(), files[1].getvalue()
+    files = {"stdout": io.StringIO(), "stderr": io.StringIO()}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, file in files.items():
+            patch.setattr(output, name, LiteralConsole(file=file, force_terminal=is_terminal, width=20))
+        answer = PlainAnswer(shows_thinking)
+        for delta in deltas:
+            assert answer.shows(delta) == (bool(delta.content) or shows_thinking)
+            answer.add(delta)
+        answer.end_line()
+    return files["stdout"].getvalue(), files["stderr"].getvalue()
 
 
 def test_answer_and_thinking_go_apart() -> None:
