@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,17 +133,13 @@ def choose(
     compares = bits_count(options)
     failures: list[LlamaError] = []
 
-    def is_open(change: LlamaSettings, base: LlamaSettings) -> bool:
-        is_decided = change.over(options.settings) != options.settings.over(change)  # by the user, otherwise
-        return not is_decided and change.over(base) != base
-
     def tried(candidate: tuple[str, LlamaSettings], best: Tried | None) -> Tried | None:
         name, change = candidate
         base = best.settings if best else defaults
-        if candidate is not _DEFAULTS and not is_open(change, base):
+        is_first = candidate is _DEFAULTS
+        if not is_first and not _is_open(change, base, options.settings):
             return None
         run.show(f"settings: {name}")
-        is_first = candidate is _DEFAULTS
         try:
             # Of the others `best_of` knows how long they take.
             trial_run = run if is_first else run.stage(math.inf)
@@ -154,21 +151,15 @@ def choose(
             run.note(f"llama.cpp crashed with some settings, which are left out: {name} ({error})")
             failures.append(error)
         except LlamaError as error:  # this model does not allow it, or there is too little memory
-            if candidate is _DEFAULTS:
+            if is_first:
                 raise
             failures.append(error)
         return None
 
-    def is_better(new: Tried, best: Tried) -> bool:
-        if options.exact:
-            return is_faster(1 / new.exact_score, 1 / best.exact_score)
-        # Exact settings that are nearly as fast as inexact ones win.
-        return is_faster(1 / new.score, 1 / best.score, 1 / CLEARLY if new.is_exact and not best.is_exact else CLEARLY)
-
-    if not any(is_open(change, defaults) for _, change in candidates):
+    if not any(_is_open(change, defaults, options.settings) for _, change in candidates):
         return defaults, []
     try:
-        outcome = best_of([_DEFAULTS, *candidates], tried, is_better, run)
+        outcome = best_of([_DEFAULTS, *candidates], tried, partial(_is_better, exact=options.exact), run)
     except _TooSlowError:
         run.note(NOT_TRIED)
         return defaults, []
@@ -180,6 +171,11 @@ def choose(
     if not outcome.best:
         raise failures[0]
     return outcome.best.settings, outcome.tried
+
+
+def _is_open(change: LlamaSettings, base: LlamaSettings, by_user: LlamaSettings) -> bool:
+    """Whether the change makes settings other than `base`, and the user has not decided otherwise."""
+    return change.over(by_user) == by_user.over(change) and change.over(base) != base
 
 
 @dataclass(frozen=True)
@@ -215,6 +211,14 @@ class Tried:
     @property
     def row(self) -> TriedSettings:
         return TriedSettings(self.name, self.ms, self.exact_sizes, self.score, self.prompt_ms)
+
+
+def _is_better(new: Tried, best: Tried, exact: bool) -> bool:
+    """exact: whether passes are padded."""
+    if exact:
+        return is_faster(1 / new.exact_score, 1 / best.exact_score)
+    # Exact settings that are nearly as fast as inexact ones win.
+    return is_faster(1 / new.score, 1 / best.score, 1 / CLEARLY if new.is_exact and not best.is_exact else CLEARLY)
 
 
 def measured(

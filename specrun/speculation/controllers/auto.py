@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specrun.speculation.controllers.arm import Arm, ExpectedPlan, arms_of, most_promising
-from specrun.speculation.controllers.loss_budget import LossBudget
-from specrun.speculation.controllers.stakes import Stakes
+from specrun.speculation.controllers.stakes import LossBudget, Stakes
 from specrun.speculation.method import OFF, Plan
 from specrun.speculation.planning.guide import Guide, PassRecord
 

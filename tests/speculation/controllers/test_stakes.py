@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.speculation.controllers.loss_budget import LossBudget
+from specrun.speculation.controllers.stakes import LossBudget
 
 
 def test_plain_passes_fill_it_slowly_and_up_to_a_bound() -> None:
