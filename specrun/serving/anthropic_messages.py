@@ -87,23 +87,26 @@ class _AnthropicFields(Fields):
 
 async def count_tokens(service: Service, request: Request) -> Response:
     """The endpoint that tells how many tokens the prompt of a request has. Raises SpecrunError and ApiError."""
-    wanted = await in_thread(service, lambda s, body: read_chat(s, openai_body(body)), await read_json(request))
+    body = await read_json(request)
+    wanted = await in_thread(service, lambda s, given: read_chat(s, openai_body(given, needs_length=False)), body)
     return JSONResponse({"input_tokens": len(wanted.prompts[0].tokens)})
 
 
 @answering
 def anthropic_messages(service: Service, body: Json) -> Asked:
     """The endpoint that writes the next message. Raises SpecrunError and ApiError."""
-    asked = openai_body(body)
-    if asked["max_tokens"] is None:
-        raise refused("max_tokens", "is missing")
-    wanted = read_chat(service, asked)
+    wanted = read_chat(service, openai_body(body))
     return wanted, _AnthropicShape(service.loaded.name, len(wanted.prompts[0].tokens))
 
 
-def openai_body(body: Json) -> Json:
-    """The body of /v1/chat/completions that asks for the same. Raises ApiError for what it cannot say."""
+def openai_body(body: Json, needs_length: bool = True) -> Json:
+    """The body of /v1/chat/completions that asks for the same. Raises ApiError for what it cannot say.
+
+    needs_length: whether `max_tokens` must be there, as it must with Anthropic.
+    """
     given = parsed(_AnthropicFields, body)
+    if needs_length and given.max_tokens is None:
+        raise refused("max_tokens", "is missing")
     result: Json = {name: body.get(name) for name in _SAME}
     result["messages"] = [{"role": "system", "content": given.system}] if given.system else []
     for i, message in enumerate(given.messages):
