@@ -39,6 +39,7 @@ _SLOW_FIXTURES = {"specrun", "tuned", "k_quant"}
 ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _HOME = Path.home()
 _COMMANDS_WITH_THREADS = ("generate", "chat", "serve", "tune", "verify")
+_MANY = 500  # tests, of which some load models
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -244,12 +245,32 @@ class Specrun:
 
 
 @pytest.fixture(scope="session")
-def checked_facts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which a process keeps what it found out about this build of llama.cpp."""
-    data = tmp_path_factory.mktemp("checked")
-    check = "from specrun.llama.facts.relied_on import FACTS, why_not; [why_not(fact) for fact in FACTS]"
-    subprocess.run([sys.executable, "-c", check], env=os.environ | {"SPECRUN_DATA_DIR": str(data)}, check=True)
+def checked_facts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which a process keeps what it found out about this build of llama.cpp.
+
+    Several test processes find it out together: every other one begins with the last fact, and each takes what is kept.
+    """
+    from specrun.llama.facts import relied_on
+
+    worker = getattr(request.config, "workerinput", None)
+    folder = tmp_path_factory.getbasetemp()
+    data = (folder.parent if worker else folder) / "checked"
+    backwards = worker and int(worker["workerid"].removeprefix("gw")) % 2
+    known = relied_on._found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECRUN_DATA_DIR", str(data))
+        patch.setattr(relied_on, "_found", {})
+        for fact in reversed(relied_on.FACTS) if backwards else relied_on.FACTS:
+            relied_on.why_not(fact)
+        known.update(relied_on._found)
     return data / "facts"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _checked_at_once(request: pytest.FixtureRequest) -> None:
+    """Let each of several test processes know the facts before its first test, where many tests run."""
+    if hasattr(request.config, "workerinput") and request.session.testscollected > _MANY:
+        request.getfixturevalue("checked_facts")
 
 
 @pytest.fixture
@@ -258,7 +279,8 @@ def specrun(checked_facts: Path, tmp_path: Path) -> Iterator[Specrun]:
 
     It finds llama.cpp checked, as on every machine after the first command. Half a second, each time, would be lost.
     """
-    shutil.copytree(checked_facts, tmp_path / "data" / "facts")
+    unfinished = shutil.ignore_patterns(".*")  # of another test process
+    shutil.copytree(checked_facts, tmp_path / "data" / "facts", ignore=unfinished)
     command = Specrun()
     yield command
     for process in command.started:
