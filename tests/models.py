@@ -18,7 +18,6 @@ Every function writes `path` and returns it. `Reader` reads such a file.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import chain
@@ -42,6 +41,7 @@ TOKEN_TYPES = "tokenizer.ggml.token_type"
 CHAT_TEMPLATE = "tokenizer.chat_template"
 
 _F32 = gguf.GGMLQuantizationType.F32
+_ARRAY, _STRING = int(gguf.GGUFValueType.ARRAY), int(gguf.GGUFValueType.STRING)
 _NORM_EPSILON = 1e-5
 _SCRIPT_SEED = 1
 # Names of llama.cpp's quantize tool -> llama_ftype
@@ -65,6 +65,43 @@ class Reader(gguf.GGUFReader):
     @data.setter
     def data(self, mapped: Bytes) -> None:
         self._bytes = np.asarray(mapped)
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
+        """An array at once, of which a vocabulary has thousands of parts: views of each text's bytes, or numbers."""
+        if raw_type != _ARRAY or self.byte_order != "I":
+            return super()._get_field_parts(orig_offs, raw_type)
+        kind, length = self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)
+        parts: list[Any] = [kind, length]
+        at, step = orig_offs + 12, 1
+        if kind[0] == _STRING:
+            view, step = memoryview(self._bytes), 2
+            for _ in range(int(length[0])):
+                end = at + 8 + int.from_bytes(view[at : at + 8], "little")
+                parts += (view[at : at + 8], view[at + 8 : end])
+                at = end
+        else:
+            numbers = self._get(at, self.gguf_scalar_to_np[gguf.GGUFValueType(kind[0])], length[0])
+            parts += (numbers[i : i + 1] for i in range(len(numbers)))
+            at += numbers.nbytes
+        kinds = [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(kind[0])]
+        return at - orig_offs, parts, list(range(1 + step, len(parts), step)), kinds
+
+
+class Writer(gguf.GGUFWriter):
+    """gguf's writer, which packs the texts of a vocabulary at once."""
+
+    def _pack_val(
+        self, val: Any, vtype: gguf.GGUFValueType, add_vtype: bool, sub_type: gguf.GGUFValueType | None = None
+    ) -> bytes:
+        if sub_type is gguf.GGUFValueType.INT32:
+            values = np.array(val, "<i4").tobytes()
+        elif sub_type is gguf.GGUFValueType.STRING:
+            texts = [text.encode() if isinstance(text, str) else text for text in val]
+            values = b"".join(len(text).to_bytes(8, "little") + text for text in texts)
+        else:
+            return super()._pack_val(val, vtype, add_vtype, sub_type)
+        head = [vtype, sub_type] if add_vtype else [sub_type]
+        return b"".join(int(one).to_bytes(4, "little") for one in head) + len(val).to_bytes(8, "little") + values
 
 
 def random_llama(
@@ -377,7 +414,7 @@ def edited(path: Path, source: Path, metadata: Metadata) -> Path:
 
 def write_tensors(path: Path, values: dict[str, Any], tensors: Sequence[gguf.ReaderTensor]) -> Path:
     """A file of tensors that were read from another one, as they are there."""
-    writer = gguf.GGUFWriter(path, values.pop("general.architecture"))
+    writer = Writer(path, values.pop("general.architecture"))
     _add_metadata(writer, values)
     for tensor in tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
@@ -434,7 +471,7 @@ def _llama_layer(
 
 def tokenizer(vocab_extra: int = 0) -> dict[str, Any]:
     """The demo pair's tokenizer and chat template, as metadata."""
-    values = copy.deepcopy(_demo_tokenizer())
+    values = {key: list(value) if isinstance(value, list) else value for key, value in _demo_tokenizer().items()}
     for i in range(vocab_extra):
         values[TOKENS].append(f"<unused_{i}>")
         values[TOKEN_TYPES].append(int(gguf.TokenType.UNUSED))
@@ -500,7 +537,7 @@ def write_model(
     plain: Sequence[str] = (),
 ) -> Path:
     """Matrices get `weight_type`, except those with one of `plain` in their names."""
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = Writer(path, architecture)
     _add_metadata(writer, metadata)
     for name, values in tensors.items():
         if values.ndim == 1 or weight_type == _F32 or any(part in name for part in plain):
@@ -510,7 +547,7 @@ def write_model(
     return _finish(writer, path)
 
 
-def _finish(writer: gguf.GGUFWriter, path: Path) -> Path:
+def _finish(writer: Writer, path: Path) -> Path:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
