@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import shutil
@@ -47,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell that starts a job in the background ignores SIGINT in it, and children inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()  # until all tests are known: what is made until then stays, and is looked through for nothing
     worker = getattr(config, "workerinput", None)
     if worker and hasattr(os, "sched_setaffinity"):
         # llama.cpp's threads wait for each other at every operation, so two teams on the same cores are many times
@@ -68,6 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         n_slow[item.path] += item.get_closest_marker("slow") is not None
     items.sort(key=lambda item: -n_slow[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """From now on, look for garbage among what tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 @cache

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import shutil
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Page
+
+if TYPE_CHECKING:  # in every test process it would take half a second
+    from playwright.sync_api import Locator, LocatorAssertions, Page
 
 BROWSER = next(
     (found for name in ("chromium", "google-chrome", "chromium-browser") if (found := shutil.which(name))), None
 )
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 MS = 60_000
+
+
+def expect(seen: Locator) -> LocatorAssertions:
+    """What must come to be true of a part of the page, as Playwright's own says it."""
+    from playwright.sync_api import expect as of_playwright
+
+    return of_playwright(seen)
 
 
 def opened(page: Page, url: str) -> list[str]:

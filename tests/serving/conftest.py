@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
 
 from specrun.catalog import embedded
 from specrun.speculation.method import OFF
 from tests.models import CHAT_TEMPLATE, edited
 from tests.serving.browser import BROWSER
 from tests.serving.running import Server, running
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +26,8 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright, playwright.chromium.launch(executable_path=BROWSER) as browser:
         yield browser
 

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
-import ollama
 import pytest
 
 from specrun.speculation.method import OFF
@@ -21,14 +20,23 @@ from tests.serving.test_llama_server import FILL, filling
 from tests.serving.test_queue import LONG, begin
 from tests.serving.test_tools import CALL_PIECES, END_PIECES, SCHEMA
 
+if TYPE_CHECKING:  # in every test process it would take a third of a second
+    import ollama
+
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
 ASK = messages("def read_config(path):")
 PROMPT = "def read_config(path):"
 
 
+def client_of(server: Server) -> ollama.Client:
+    import ollama
+
+    return ollama.Client(host=server.url, trust_env=False)
+
+
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[ollama.Client]:
-    with ollama.Client(host=server.url, trust_env=False) as client:
+    with client_of(server) as client:
         yield client
 
 
@@ -95,7 +103,7 @@ def test_reasoning_and_calls(thinker: Server) -> None:
         (call,) = [call for message in messages for call in message.tool_calls or ()]
         assert (call.function.name, call.function.arguments) == ("weather", {"city": "Oslo", "days": 3})
 
-    with ollama.Client(host=thinker.url, trust_env=False) as client:
+    with client_of(thinker) as client:
         options = {"num_predict": 64}
         answer = client.chat(NAME, ASK, tools=TOOLS, options=options)
         assert answer.done_reason == "stop"
@@ -110,9 +118,11 @@ def test_reasoning_and_calls(thinker: Server) -> None:
 
 @pytest.mark.slow
 def test_gaps_are_filled_where_the_model_can(tmp_path: Path, client: ollama.Client) -> None:
+    import ollama
+
     with running(filling(tmp_path / "model.gguf", *FILL), plan=OFF.plan()) as server:
         same = server.post("/infill", {"input_prefix": "a(", "input_suffix": ")", "n_predict": 6})["content"]
-        with ollama.Client(host=server.url, trust_env=False) as filler:
+        with client_of(server) as filler:
             assert filler.generate(NAME, "a(", suffix=")", options={"num_predict": 6}).response == same
             assert "insert" in (filler.show(NAME).capabilities or ())
     with pytest.raises(ollama.ResponseError, match="suffix is not possible"):
@@ -167,7 +177,7 @@ def test_errors_are_a_text(server: Server, path: str, body: dict[str, Any], stat
 def test_efforts_are_the_templates(tmp_path: Path) -> None:
     template = "{{ messages[0].content }}{{ ' and long' * 9 if reasoning_effort == 'high' }}"
     file = scripted_llama(tmp_path / "model.gguf", [b"yes"], metadata={CHAT_TEMPLATE: template})
-    with running(file, plan=OFF.plan()) as server, ollama.Client(host=server.url, trust_env=False) as client:
+    with running(file, plan=OFF.plan()) as server, client_of(server) as client:
         efforts: list[Any] = ["high", "low", True]
         high, low, usual = (client.chat(NAME, ASK, think=think).prompt_eval_count or 0 for think in efforts)
         assert high > low == usual

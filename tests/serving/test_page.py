@@ -6,9 +6,9 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
 
 from specrun.decoding.generation import Request
 from specrun.llama import TargetContext
@@ -18,10 +18,13 @@ from specrun.serving.request_fields import Defaults
 from specrun.speculation.method import OFF
 from specrun.speculation.tree import TokenTree
 from tests.models import CHAT_TEMPLATE, scripted_llama
-from tests.serving.browser import MS, ask, copied, needs_browser, opened
+from tests.serving.browser import MS, ask, copied, expect, needs_browser, opened
 from tests.serving.running import Access, Server, content, running
 from tests.serving.templates import QWEN3
 from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
 
 ENDLESS = Defaults(Request(sampling=SamplingParameters(temperature=0)), seed=0)
 ANSWER = "Use `List<String>`:\n\n```python\nprint(1)  # <b>\n```\n\n5. five\n7. <your name>\n"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from playwright.sync_api import Browser, Page
 
 from tests.serving.browser import needs_browser
 from tests.serving.running import Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 pytestmark = [needs_browser, pytest.mark.slow]
 # All that Markdown's own marking is made of, and what cannot be seen.
