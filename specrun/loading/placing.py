@@ -20,12 +20,10 @@ from specrun.llama_settings import FLOAT_CACHE_TYPES, LlamaSettings
 from specrun.loading.run_options import NEAR_BUDGET, KeptStates, RunOptions, context_length, states_of_draft
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import Plan
+from specrun.speculation.planning.draft_times import MOST_WIDTH
 from specrun.speculation.planning.pass_times import MOST_TOKENS, ExpertGrowth
 
 _ALIKE = SPECEXEC.plan(128, 16)
-# Tokens of a pass of a head, as many as the widest draft pass that is planned has. It reads prompts in so many at once,
-# and llama.cpp keeps logits of all of them: with 152,000 tokens of a vocabulary, 39 MB.
-_HEAD_PASS = 64
 # Share of the free RAM that rows of logits may take: as many more weights are read in a pass, and a tree of twice the
 # nodes adds 0.62 tokens (docs/benchmarks/growth.md) to some 7, which is 9 %.
 _MOST_OF_RAM = 0.04
@@ -179,9 +177,10 @@ def attention_on_gpus(file: GgufFile, settings: LlamaSettings) -> LlamaSettings:
 def head_config(config: ContextConfig, plans: Sequence[Plan]) -> ContextConfig:
     """The size of a head's context, where a draft model would have `config`: its passes are small.
 
-    llama.cpp ends the process in the first pass of a head that has more sequences than tokens of a pass.
+    A head reads prompts in as many tokens at once, and llama.cpp keeps logits of all of them: 39 MB with 152,000
+    tokens of a vocabulary. It ends the process in the first pass of a head with more sequences than tokens of a pass.
     """
-    n_batch = max(_HEAD_PASS, *(plan.width for plan in plans))
+    n_batch = max(MOST_WIDTH, *(plan.width for plan in plans))
     return replace(
         config,
         n_seq_max=min(config.n_seq_max, n_batch),

@@ -25,6 +25,7 @@ from specrun.speculation.drafters.guessed import ALL_SOURCES, DRAFTLESS, add_gue
 from specrun.speculation.growth import ModelCandidates, TreeGrowth, expandable_of
 from specrun.speculation.method import DRAFT, PROFILE, Drafting, Method, Plan
 from specrun.speculation.planning.costs import Milliseconds, marginal_ms
+from specrun.speculation.planning.draft_times import MOST_WIDTH
 from specrun.speculation.planning.guide import Guide
 from specrun.speculation.sources.source_set import Expert, SourceSet, pooled
 from specrun.speculation.tree import ROOT
@@ -46,7 +47,6 @@ _OFFERED_SHARE = 0.5
 # Asking the sources for what follows one node took so many milliseconds of our own work (EPYC Zen 5, a busy machine
 # twice that), and what they said came true with about this chance where a tree had room for it.
 _ASKING_MS, _GUESSED = 0.03, 0.3
-_WIDTH = 64  # nodes of a draft pass at most; how many pay follows from what draft passes take
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ MERGED = Method(
     drafter=_cost_aware,
     needs=(DRAFT, PROFILE),
     stops=True,
-    width=_WIDTH,
+    width=MOST_WIDTH,  # how many pay follows from what draft passes take
     sources=ALL_SOURCES,
     without_draft=DRAFTLESS,
     label=_label,
