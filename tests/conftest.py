@@ -151,6 +151,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     """A hub without repositories, and an empty cache."""
     with serve() as hub:
         _set_hub(monkeypatch, hub.url, tmp_path / "huggingface")
+        # Nothing is encrypted, and a client that reads all certificates of the system takes longer than most tests.
+        monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "certificates"))
         yield hub
         huggingface_hub.close_session()
 
