@@ -284,13 +284,15 @@ def _checked_at_once(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def specrun(checked_facts: Path, tmp_path: Path) -> Iterator[Specrun]:
-    """The command, run in processes of its own. What a failed test leaves running is killed.
-
-    It finds llama.cpp checked, as on every machine after the first command. Half a second, each time, would be lost.
-    """
+def known_facts(checked_facts: Path, tmp_path: Path) -> None:
+    """Processes find llama.cpp checked, as on every machine after the first command: it takes seconds."""
     unfinished = shutil.ignore_patterns(".*")  # of another test process
     shutil.copytree(checked_facts, tmp_path / "data" / "facts", ignore=unfinished)
+
+
+@pytest.fixture
+def specrun(known_facts: None) -> Iterator[Specrun]:  # noqa: ARG001
+    """The command, run in processes of its own. What a failed test leaves running is killed."""
     command = Specrun()
     yield command
     for process in command.started:

@@ -68,6 +68,7 @@ def test_a_failure_is_a_line_with_what_mends_it_and_exit_code_1(here: SpecrunHer
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("known_facts")
 def test_a_profile_of_this_machine_fits_and_one_of_another_build_is_named(here: SpecrunHere, demo_target: Path) -> None:
     identity = identity_of(RunOptions(demo_target, None, (OFF.plan(),), ctx_size=512))
     profile_files.save(made(identity=identity))

@@ -274,6 +274,7 @@ def test_a_check_that_cannot_run_fails_this_time_only(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("known_facts")
 def test_doctor_prints_the_list() -> None:
     found = list(installation.check_facts(()))
     expected = [("warn", fact.notice(why)) if (why := why_not(fact)) else ("ok", fact.relied_on) for fact in FACTS]
