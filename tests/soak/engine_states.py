@@ -13,17 +13,20 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
+from unittest.mock import patch
 
 import hypothesis.strategies as st
 import numpy as np
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from specrun.decoding import passes as pass_module
 from specrun.decoding.engine import Engine
 from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
 from specrun.llama import LlamaModel, TargetContext
 from specrun.llama.context import ContextConfig, Logits
+from specrun.llama.target import score_together
 from specrun.llama_settings import LlamaSettings
 from specrun.sampling import Sampler, SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
@@ -160,18 +163,15 @@ class EngineStates(RuleBasedStateMachine):
         self, plan: Plan, sampling: SamplingParameters, prompt: list[int], max_tokens: int, most_passes: int
     ) -> None:
         """Write, and compare what is written with plain decoding."""
-        target = self.engine.target
         scored: list[Logits] = []
-        score = target.score
 
-        def recorded(tree: TokenTree) -> Logits:
-            scored.append(score(tree))
-            return scored[-1]
+        def recorded(texts: Any, reading: Any, least: int = 0) -> list[Logits]:
+            scored.extend(score_together(texts, reading, least))
+            return scored[-len(texts) :]
 
         tokens: list[int] = []
         rows: list[int] = []
-        target.score = recorded  # type: ignore[method-assign]
-        try:
+        with patch.object(pass_module, "score_together", recorded):
             # The models know no end of a text, so that all tokens are committed.
             passes = write_alone(
                 Generation(self.engine, Request(prompt, sampling, max_tokens, ignore_eos=True), chooser(plan))
@@ -182,8 +182,6 @@ class EngineStates(RuleBasedStateMachine):
                 self.counts["trees"] += len(one.tree) > 1
                 if n_passes == most_passes:
                     break
-        finally:
-            del target.score
         self.counts["texts"] += 1
         self.counts["tokens"] += len(tokens)
         assert (tokens, rows) == self._plain(sampling, prompt, len(tokens))
