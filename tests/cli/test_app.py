@@ -40,6 +40,7 @@ def test_version_names_specrun_its_bindings_llama_cpp_and_the_backends(specrun: 
         assert part in result.stdout
 
 
+@pytest.mark.slow
 def test_help_does_not_wait_for_heavy_imports() -> None:
     program = """
 import sys

@@ -53,13 +53,10 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Others:
     return Others(in_another_order(embedded.DRAFT, folder / "permuted.gguf"), fewer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "sampling"),
-    [
-        pytest.param(CHAIN.plan(depth=4), SAMPLED, marks=pytest.mark.slow),
-        (TREE, SAMPLED),
-        pytest.param(TREE, GREEDY, marks=pytest.mark.slow),
-    ],
+    [(CHAIN.plan(depth=4), SAMPLED), (TREE, SAMPLED), (TREE, GREEDY)],
     ids=["chain-sampled", "tree-sampled", "tree-greedy"],
 )
 def test_in_another_order_the_same_tokens_drafts_the_same(

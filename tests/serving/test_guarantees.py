@@ -114,6 +114,7 @@ def test_the_schemas_of_large_tools_give_way_to_those_of_small_ones() -> None:
         read_tools({"tools": tools})
 
 
+@pytest.mark.slow
 def test_hundreds_of_large_tools_are_bounded_together_and_each_schema_is_converted_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -112,6 +112,7 @@ def drawn(table: object, width: int) -> list[str]:
     return file.getvalue().splitlines()
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(CELLS, WORDS, CELLS, WORDS, CELLS), min_size=1, max_size=5), st.integers(40, 130))
 def test_no_word_is_broken_and_no_line_too_long(rows: list[tuple[str, ...]], width: int) -> None:
     table = FittingTable(*NAMES, right=NAMES[1:4:2], optional=NAMES[4:2:-1])
