@@ -25,13 +25,12 @@ Prompt = tuple[str, list[int]]  # the kind of text, and token ids
 
 COPIED = "edit"  # the kind of text that repeats most of its prompt
 
-# All chosen by hand.
 _LEAST_PASSES = 3  # of a text, however long they take
 _UNTIMED = 1  # passes of a text in which caches still hold what was there before
-_USUAL_CHANCE = 0.7  # that a drafted token is right, before any was seen
+_USUAL_CHANCE = 0.7  # that a drafted token is right, before any was seen, as of drafts of real families
 _LEAST_ERROR = 0.03  # relative error of a rate at least: the machine's speed varies by about as much
 # Standard deviation of the logarithm of the rate from text to text before any was written, and texts that this counts
-# as; and how many standard deviations from the mean nine of ten texts are at most.
+# as; and how many standard deviations from the mean nine of ten texts are at most, by the normal distribution.
 _SPREAD, _SPREAD_TEXTS, _NINE_OF_TEN = 0.2, 4, 1.65
 # Texts that begin with what these have taught are so many times as fast: 1.1 to 1.5 (docs/benchmarks/tune.md).
 _TAUGHT = 1.2

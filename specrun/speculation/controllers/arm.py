@@ -8,14 +8,16 @@ from dataclasses import dataclass
 
 from specrun.speculation.method import OFF, Plan
 
-# All chosen by hand.
+# Half and twice of `_TEXTS`, `_COPIES` and the passes of `_DECAY` change the mean rate on two simulated machines by 1 %
+# (scripts/bench_machines.py, code and prose at T=0.8), which is chance.
 _DECAY = 0.96  # factor on a plan's observations after each of its passes, so that about the last 25 count
 _TEXTS = 0.15  # standard deviation of a plan's rate from text to text, as a share of the rate
 _COPIES = 0.25  # the same with draft sources, because some texts repeat themselves and others never do
-_DOUBT = 0.1  # standard error of a rate that rests on one pass, as a share, where the tokens of passes do not vary
+# Standard error of a rate that rests on one pass, as a share, where the tokens of passes do not vary: 2 % after 25.
+_DOUBT = 0.1
 _CAUTION = 0.5  # standard errors below its expected rate by which a plan that nobody has run here yet is judged
 _FEW = 4.0  # passes that the expected scatter of their tokens counts as
-_EARLIER = 100.0  # tokens that the rate of earlier runs counts as in what this run keeps
+_EARLIER = 100.0  # tokens that the rate of earlier runs counts as in what is kept: a text of 256 then counts for 0.72
 _SHOT = 0.3  # least variance of the tokens of a pass with a tree: a few equal ones do not prove that all are
 
 # The rate of a plan of which nothing is known, relative to plain decoding's, and its standard error, by whether it uses

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-# All chosen by hand.
 _DECAY = 0.9  # factor on what was seen after each pass, so that about the last ten count
 _TRIED = 4  # passes after which a way is known
-_TRIED_AGAIN = 48  # passes after which the slower way is tried again,
-_TRIAL = 2  # for so many passes
+# The slower way is tried again after so many passes, for so many: if it is half as fast that costs 4 % of the time.
+_TRIED_AGAIN, _TRIAL = 48, 2
 
 
 class Sharing:

@@ -30,8 +30,8 @@ from specrun.speculation.planning.guide import Guide
 from specrun.speculation.sources.source_set import Expert, SourceSet, pooled
 from specrun.speculation.tree import ROOT
 
-# Least chance of a node that is offered. Half and twice of it change the mean rate by 1 % (scripts/bench_machines.py, a
-# 70B beside a GPU and a 1.8B on two cores, code and prose at T=0.8).
+# Least chance of a node that is offered. Half and twice of it change the mean rate by 1 %, which is chance
+# (scripts/bench_machines.py, a 70B beside a GPU and a 1.8B on two cores, code and prose at T=0.8).
 _LEAST_CHANCE = 1e-3
 _LEAST_SCORE = math.log(_LEAST_CHANCE)
 _CONFIRMED = 0.2  # a guess is offered with this share of the chance that pays, as the draft may confirm it

@@ -9,7 +9,7 @@ import numpy as np
 
 from specrun.speculation.planning.costs import CostTable, Milliseconds, PassTime
 
-# All chosen by hand.
+# A load times the draft, so the first guesses only count where it cannot, and for 3 % after one draft pass.
 MOST_WIDTH = 64  # nodes of the widest draft pass that is planned
 _BOUNDS = (0.1, 10.0)  # bounds of one pass's measured drafting time divided by the expected one
 # Before any draft pass was timed: milliseconds of a draft pass and of each of its nodes, our own work included, and

@@ -18,7 +18,8 @@ from specrun.speculation.planning.pass_sizes import ANY_SIZE, PassSizes
 from specrun.speculation.planning.pass_times import PassTimes
 from specrun.speculation.tree import TokenTree
 
-# All chosen by hand.
+# Half and twice of `_DOUBTS` and of the passes of `_RUN_DECAY` change the mean rate on two simulated machines by 1 %,
+# `_EASY_SHARE` = 1 by 1.04 on two and 0.96 on two others (scripts/bench_machines.py, code and prose): all is chance.
 _RUN_DECAY = 0.98  # factor on the run's tokens and time after each pass, so that about the last 50 passes count
 _EXPECTED_TOKENS = 4.0  # the rate that is expected at first counts as much as this many measured tokens
 _IDLE = 16  # passes without drafting after which the recent counts of the calibration fade, all at once
@@ -29,7 +30,7 @@ _BEHIND = 8  # passes without drafting after which the draft has so much text to
 _LEAST_SHARE = 0.25
 _EASY_SHARE = 0.6  # of the best rate that this pass can have, which counts if the run's own is lower
 _LEAST_TREE = 8  # nodes of a tree that tells something
-_NODES_OF_EACH = 16  # that trees of several texts may have, where the price of a node is looked for
+_NODES_OF_EACH = 16  # as a tree has by default: for several texts the price of a node is looked for among so many
 
 
 @dataclass

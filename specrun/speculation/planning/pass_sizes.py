@@ -11,7 +11,8 @@ from specrun.display_text import counted
 _TOKENS_PER_DOUBLING = 0.62  # committed tokens that a tree of twice the nodes adds (docs/benchmarks/growth.md)
 # Tokens of the smallest size and of the multiple of a class, at most: contexts have room for one less as padding.
 MOST_PADDED = 64
-_FREE = 1.03  # factor on a plain pass's time up to which exactness is the default; chosen by hand
+# Factor on a plain pass's time up to which exactness is the default: measurements of the same differ by about as much.
+_FREE = 1.03
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,21 @@ _SETTLED = 8.0  # passes after which a deviation counts mostly for the size and 
 _MAX_DEVIATION = 2.0  # a single pass counts as at most this many times slower or faster than expected
 _BOUNDS = (0.1, 10.0)  # limits of the machine's factor
 
-# Chosen by hand; on CPUs the time of a pass is concave in its tokens, see docs/benchmarks.
-MOST_TOKENS = 512  # of a pass over a tree
+MOST_TOKENS = 512  # of a pass over a tree: llama.cpp computes more in two
+# The steps are an eighth to a quarter of the size, so a tree is at most by that much smaller than the best.
 SIZES = (
     *range(1, 9), *range(10, 17, 2), *range(20, 33, 4), *range(40, 65, 8), *range(80, 129, 16), *range(160, 257, 32),
     *range(320, 513, 64),
 )  # fmt: skip
 _FEW = 4  # passes of a size up to which its time is the mean of them
 _NODE_SHARE = 0.1  # a further token is first expected to add this share of a plain pass
-_COMPUTED_SHARE = 0.3  # the same below the sizes that copy weights to a GPU, of which a prompt tells nothing
-_PLAIN_SHARE = 0.4  # of a pass that copies weights, a plain one where none was made yet
-_FEW_TOKENS = 8  # of passes that a CPU computes in the time of one over a single token
+# The same below the sizes that copy weights to a GPU, of which a prompt tells nothing: 0.31 to 0.34 on an H200.
+_COMPUTED_SHARE = 0.3
+# Of a pass that copies weights, a plain one where none was made yet: 0.54 to 0.59 there (docs/benchmarks/gpu.md), 0.37
+# by arithmetic on an RTX 4090 (scripts/machines/tables.py).
+_PLAIN_SHARE = 0.4
+# Of passes that a CPU computes in the time of one over a single token: 8 cores, while they read weights from DDR4.
+_FEW_TOKENS = 8
 _FLATTER = 0.5  # beyond the largest known size, times rise by this share of the mean slope before it
 _SLOW_MS = 100.0  # a plain pass of so many milliseconds tells enough; the first of shorter passes may be cold
 _REACH, _LEAST_REACH = 2.5, 16  # how much larger than all passes before a pass may be, and tokens that it may have
