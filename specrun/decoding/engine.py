@@ -50,7 +50,7 @@ class Engine:
     target: TargetContext
     draft: AnyDraft | None  # None without a draft model
     ctx_size: int  # most tokens of prompt and completion together. The contexts have further cells for a tree.
-    sources: SourceSet | None = None  # the draft sources, for methods that use them; None in slots that never draft
+    sources: SourceSet | None = None  # for methods that use them; None: `Model.complete` decodes plainly
 
     def read_for_draft(self, tokens: Sequence[int]) -> None:
         """Let a head draft anywhere along a text that the target did not write just now: the target reads the text for

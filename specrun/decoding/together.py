@@ -21,11 +21,10 @@ from specrun.errors import ContextFullError, LlamaError
 from specrun.llama.batch import common_prefix
 
 FEWEST = 16  # tokens that are worth a copy: fewer are read in one short pass
-# Of the tokens that are copied, the share that must be of the prompt: copying one takes a small part of reading one. By
-# hand.
+# Of the tokens that are copied, the share that must be of the prompt: copying one takes a small part of reading one.
 _WORTH = 1 / 16
-# Tokens of an answer for which there must be room when it begins beside others: most answers are
-# longer, but few are at their longest at the same time, and an answer that finds no room waits for another to end.
+# Tokens of an answer for which there must be room when it begins beside others: most answers are longer, but few are at
+# their longest at the same time, and an answer that finds no room waits for another to end.
 _FIRST_TOKENS = 256
 _NODES = 16  # room is made for trees of so many nodes
 

@@ -92,7 +92,7 @@ def instructions(features: Iterable[str], flags: Collection[str], backends: Coll
     if lacking := [name for name, flag in known.items() if name in used and flag not in flags]:
         detail = f"llama.cpp was compiled for {', '.join(lacking)}, which this processor lacks; it will crash"
         return Finding("instructions", "fail", detail, rebuild(backends))
-    # Without AMX some compilers make the only kernels that work (`llama.facts.reordered`).
+    # Without AMX some compilers make the only kernels that work (`llama.facts.bits`).
     if unused := [name for name, flag in known.items() if name not in {*used, "AMX_INT8"} and flag in flags]:
         detail = f"{text}; it was compiled without {', '.join(unused)}, which this processor has, and is slower for it"
         return Finding("instructions", "warn", detail, rebuild(backends, "-DGGML_NATIVE=on"))

@@ -2,8 +2,8 @@
 
 On other machines llama.cpp's rpc-server runs: its devices hold layers as GPUs of this machine do. llama.cpp ends the
 process where a server cannot be reached, speaks another version or goes away. So each is asked first here, and what
-happens later ends in one line (`library`). Nothing that is sent is encrypted, and a server does whatever it is told:
-they belong into networks that are trusted.
+happens later ends in one line (`library`). Nothing that is sent is encrypted, and a server does whatever it is told,
+so servers belong into networks that are trusted.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ CHECKPOINT = 1  # the sequence of the checkpoint, where a context has a single t
 # Committed tokens after the checkpoint from which they are decoded in a pass of their own, and the checkpoint moves to
 # their end. Where a further token costs 2.5 % of a pass, as of streamed weights, 18 would be best.
 MOST_PENDING = 16
-# The prompt state lies so many tokens before the prompt's end: chat templates write the beginning of an
-# answer, and leave its thoughts out of the next prompt, so the two part a few tokens before that end.
+# The prompt state lies so many tokens before the prompt's end: chat templates write the beginning of an answer, and
+# leave its thoughts out of the next prompt, so the two part a few tokens before that end.
 PROMPT_TAIL = 16
 _KEPT_PASSES = 32  # after so many passes sequences that none of their trees needed are emptied
 
@@ -87,7 +87,7 @@ class TextCache:
     The text is on a sequence for each leaf path of the next trees. Marking a cell costs time for each sequence that it
     is on, so it is on as many only as recent trees had leaves; others copy it when a tree needs them.
 
-    first: the first of the sequences of the context that are for the text. It always holds it.
+    first: the first of the sequences of the context that are for the text. It always holds the text.
     n_sequences: how many hold what is cached; the others are empty.
     max_leaves: most leaf paths that a pass can check, and the number of all these sequences.
     most_back: most tokens of a pass that can be taken back, so that passes have to be small; None for no bound.

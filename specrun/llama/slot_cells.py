@@ -79,7 +79,8 @@ class CellLedger:
     def writing(self, batch: Batch, shares: Sequence[tuple[TextCache, int]]) -> Iterator[None]:
         """As that of `TextCache`. A slot whose last cell comes first must come first."""
         self.check()
-        of_slots = [(slot, n) for slot, n in shares if isinstance(slot, SlotCells)]  # all are
+        of_slots = [(slot, n) for slot, n in shares if isinstance(slot, SlotCells)]
+        assert len(of_slots) == len(shares), "all texts of a pass have cells of this context"
         self.make_room(of_slots)
         cells = self.next_cells(len(batch))
         with self.changing():

@@ -34,7 +34,8 @@ class TargetContext(PassBounds):
 
     tokens: all committed text; its last token is the root of the next tree.
     n_cached: number of leading tokens that the cache holds; between passes it holds nothing else.
-    n_chunk: committed tokens that a pass of their own reads next, as of a prompt; 0 if nothing is left to be read.
+    n_chunk: committed tokens that a coming pass reads without a tree, as of a prompt; 0 if nothing is left to be read.
+        It says nothing after a pass that failed.
     states: keeps the hidden states of the committed text for a head; None without one. It has those of what is cached.
     """
 

@@ -177,8 +177,8 @@ def attention_on_gpus(file: GgufFile, settings: LlamaSettings) -> LlamaSettings:
 def head_config(config: ContextConfig, plans: Sequence[Plan]) -> ContextConfig:
     """The size of a head's context, where a draft model would have `config`: its passes are small.
 
-    A head reads prompts in as many tokens at once, and llama.cpp keeps logits of all of them: 39 MB with 152,000
-    tokens of a vocabulary. It ends the process in the first pass of a head with more sequences than tokens of a pass.
+    A head reads prompts, too, in passes of `MOST_WIDTH` tokens, and llama.cpp keeps logits of all of them: 39 MB with
+    152,000 tokens of a vocabulary. It ends the process in the first pass of a head with more sequences than tokens.
     """
     n_batch = max(MOST_WIDTH, *(plan.width for plan in plans))
     return replace(

@@ -18,7 +18,7 @@ from specrun.llama.facts import bits, refusal, tiny_model
 from specrun.llama.heads import hidden_states
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 
-_VERSION = 1  # of the checks; raise it when one of them changes
+_VERSION = 2  # of the checks; raise it when one of them changes
 _NO_GPU = ("base", "cpu", "rpc", "blas")  # libraries of ggml that read nothing about GPUs
 _found: dict[Fact, str | None] = {}  # of this process: why each fact that was asked for does not hold
 
