@@ -1,4 +1,4 @@
-"""The command line: one short file per command, which parses, calls and prints."""
+"""The command line: files of commands, which parse, call and print."""
 
 from __future__ import annotations
 

@@ -62,7 +62,9 @@ def demo(
 
     watch = LoadWatch()
     with output.progress() as display, InterruptFlag() as interrupted:
-        target, draft = shown.wide_pair(Run(display, output.note, interrupted))
+        run = Run(display, output.note, interrupted)
+        target, draft = shown.wide_pair(run)
+        run.is_over()  # raises KeyboardInterrupt after Ctrl-C
     models = ModelOptions(str(target), str(draft))
     speculation = SpeculationOptions(speculate="chain", depth=shown.N_DRAFTED, learn=False)
     machine = MachineOptions(gpu_layers="0", gpu_layers_draft="0", threads=_free_threads(watch))

@@ -238,7 +238,7 @@ def answering(
     """
 
     async def endpoint(service: Service, request: HttpRequest) -> ASGIApp:
-        assert service.loaded  # else the body is not read
+        service.check_loaded()  # before the body is read
         asked = await in_thread(service, read, await read_json(request))
         if isinstance(asked, Response):
             return asked

@@ -164,7 +164,7 @@ async def slots(service: Service, request: Request) -> Response:
 
 
 async def health(service: Service, _request: Request) -> Response:
-    assert service.loaded  # which raises ApiError before
+    service.check_loaded()
     return JSONResponse({"status": "ok"})
 
 

@@ -331,6 +331,10 @@ class Service:
             raise ApiError("the model is being loaded", UNAVAILABLE, headers={"Retry-After": "5"})
         return self._loaded
 
+    def check_loaded(self) -> None:
+        """Raise ApiError as long as the model is being loaded."""
+        _ = self.loaded
+
     def submit(self, prompts: Sequence[Prompt], request: Request, sending: Sending) -> Job:
         """Put a job into the queue: for each prompt, `sending.n` answers with consecutive seeds.
 

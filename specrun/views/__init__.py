@@ -1,1 +1,1 @@
-"""Everything that is drawn for people, with rich."""
+"""What several commands draw for people, with rich."""

@@ -58,7 +58,7 @@ stderr = LiteralConsole(stderr=True)
 
 def write(text: str) -> None:
     """Write a piece of the result, without a newline, and flush it. Only a terminal gets it escaped (`visible`)."""
-    stdout.file.write(visible(text) if stdout.is_terminal else text)
+    stdout.file.write(visible(text) if stdout.file.isatty() else text)
     stdout.file.flush()
 
 
