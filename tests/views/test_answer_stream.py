@@ -233,6 +233,7 @@ def written(deltas: list[Delta], shows_thinking: bool = True, is_terminal: bool 
     files = {"stdout": io.StringIO(), "stderr": io.StringIO()}
     with pytest.MonkeyPatch.context() as patch:
         for name, file in files.items():
+            patch.setattr(file, "isatty", lambda: is_terminal)
             patch.setattr(output, name, LiteralConsole(file=file, force_terminal=is_terminal, width=20))
         answer = PlainAnswer(shows_thinking)
         for delta in deltas:
