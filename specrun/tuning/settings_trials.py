@@ -141,17 +141,15 @@ def choose(
             return None
         run.show(f"settings: {name}")
         try:
-            # Of the others `best_of` knows how long they take.
-            trial_run = run if is_first else run.stage(math.inf)
+            trial_run = run if is_first else run.stage(math.inf)  # `best_of` knows how long the others take
             found = tried_with(name, options, change.over(base), compares, text, trial_run)
             if is_first and found is None:
                 raise _TooSlowError
             return found
-        except CrashError as error:
-            run.note(f"llama.cpp crashed with some settings, which are left out: {name} ({error})")
-            failures.append(error)
-        except LlamaError as error:  # this model does not allow it, or there is too little memory
-            if is_first:
+        except LlamaError as error:
+            if isinstance(error, CrashError):
+                run.note(f"llama.cpp crashed with some settings, which are left out: {name} ({error})")
+            elif is_first:  # this model does not allow it, or there is too little memory
                 raise
             failures.append(error)
         return None
