@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -253,3 +254,18 @@ def test_no_line_at_all_is_said_and_no_file_is_made(here: SpecrunHere, tmp_path:
     assert (result.code, result.stdout) == (0, "")
     assert "there is no line" in result.stderr
     assert not out.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such terminals")
+def test_lines_reach_a_file_while_progress_is_drawn(endless: Path, tmp_path: Path) -> None:
+    given, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    given.write_text('{"prompt": "x"}\n' * 4)
+    command = Specrun.command("generate", "--jsonl", "-m", endless, "--speculate", "off", "-n", "800")
+    shell = f'{shlex.join(command)} <"$0" >"$1"'
+    terminal = pexpect.spawn("sh", ["-c", shell, str(given), str(out)], encoding="utf-8", timeout=TIMEOUT_S)
+    drawn = terminal.read()
+    terminal.close()
+    assert "of 4 texts" in drawn
+    assert '"text"' not in drawn
+    assert [json.loads(line)["finish_reason"] for line in out.read_text().splitlines()] == ["length"] * 4
