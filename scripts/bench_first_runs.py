@@ -43,7 +43,7 @@ def texts(bench: Bench, runs: Sequence[str], prompts: Sequence[str], temperature
             options += ["--temp", f"{temperature:g}", "-n", f"{n_tokens}", "--json", text]
             answer = json.loads(bench.specrun(data, "generate", *options))
             found[run].append((answer["completion_tokens"], answer["seconds"]))
-            print(f"{run}: {found[run][-1][0] / found[run][-1][1]:.2f} tokens/s, {answer['plan']}", file=sys.stderr)
+            print(f"{run}: {rate(found[run][-1:]):.2f} tokens/s, {answer['plan']}", file=sys.stderr)
         shutil.rmtree(learned)
     return found
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specrun.catalog.file_names import shards
 from specrun.catalog.gguf_header import (
@@ -27,6 +27,11 @@ from specrun.display_text import one_line
 from specrun.errors import ModelFileError
 from specrun.locations import file_state
 
+if TYPE_CHECKING:
+    from functools import _lru_cache_wrapper
+
+Found = TypeVar("Found")
+
 _SETTLED_S = 3.0  # a file that was written to later may be written to again without another time of change
 
 
@@ -42,7 +47,7 @@ class GgufFile:
     @classmethod
     def read(cls, path: Path) -> GgufFile:
         """Read the headers, not the weights, of the model at `path`, in milliseconds. Raises ModelFileError."""
-        return _read(path, _states_of([path.parent / name for name in shards(path.name)]))
+        return _of_files(_read, [path.parent / name for name in shards(path.name)], path)
 
     # --- metadata --------------------------------------------------------------------------------------------------
 
@@ -226,13 +231,13 @@ def file_identity(paths: Sequence[Path], n_bytes: int = 2**20) -> str:
     n_bytes: at either end. Raises ModelFileError.
     """
     try:
-        return _identity(tuple(paths), n_bytes, _states_of(paths))
+        return _of_files(_identity, paths, tuple(paths), n_bytes)
     except OSError as error:
         raise ModelFileError(f"{error.filename or paths[0]} cannot be read: {error.strerror}") from error
 
 
 @lru_cache(maxsize=8)
-def _identity(paths: Sequence[Path], n_bytes: int, _states: tuple[object, ...]) -> str:
+def _identity(_states: tuple[object, ...], paths: Sequence[Path], n_bytes: int) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
@@ -244,15 +249,17 @@ def _identity(paths: Sequence[Path], n_bytes: int, _states: tuple[object, ...]) 
     return digest.hexdigest()
 
 
-def _states_of(paths: Sequence[Path]) -> tuple[object, ...]:
-    """A value that is another one when any of these files has changed, and each time for what was changed just now."""
+def _of_files(read: _lru_cache_wrapper[Found], paths: Sequence[Path], *given: object) -> Found:
+    """What `read` finds in these files: what is kept of them in their present state. What changed just now is read
+    each time, and takes the place of nothing that is kept.
+    """
     states = tuple(map(file_state, paths))
     is_settled = max(changed for *_, changed in states) < (time.time() - _SETTLED_S) * 1e9
-    return states if is_settled else (*states, object())
+    return (read if is_settled else read.__wrapped__)(states, *given)
 
 
 @lru_cache(maxsize=2)  # a target and its draft; skipping a vocabulary takes a tenth of a second
-def _read(path: Path, _states: tuple[object, ...]) -> GgufFile:
+def _read(_states: tuple[object, ...], path: Path) -> GgufFile:
     header = read_header(path)
     check_model(header.metadata, str(path))
     paths = _shard_paths(path, header)

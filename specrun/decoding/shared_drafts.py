@@ -51,7 +51,7 @@ def drafts_of_several(
         elif guide:
             # Of the nodes of all trees that can shrink those stay that pay most. Where the number of threads changed
             # since other texts began, this one's times are others, and passes of this size may be none that it plans.
-            most = min(further if plan.can_shrink else share, max(len(guide.target_row(0)) - 1 - n_tokens, 0))
+            most = min(further if plan.can_shrink else share, max(guide.costs.target.reach - n_tokens, 0))
             guide = guide.among(n_tokens - text.n_needed, rate, price, len(texts))
         steps.append(text.begin_step(plan, most + 1, guide))
     _grow(steps)

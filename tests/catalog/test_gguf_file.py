@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -186,6 +187,15 @@ def test_a_file_that_there_is_no_memory_to_map(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("mmap.mmap", full)
     with pytest.raises(OutOfMemoryError, match="not enough memory"):
         GgufFile.read(model)
+
+
+def test_a_file_that_changed_just_now_takes_no_place_of_what_is_kept(tmp_path: Path) -> None:
+    kept, fresh = (Path(shutil.copy(embedded.DRAFT, tmp_path / name)) for name in ("kept.gguf", "fresh.gguf"))
+    os.utime(kept, (0, 0))
+    first = GgufFile.read(kept)
+    fresh.touch()
+    assert GgufFile.read(fresh) is not GgufFile.read(fresh)
+    assert GgufFile.read(kept) is first
 
 
 def test_identity_is_of_the_content(tmp_path: Path) -> None:
