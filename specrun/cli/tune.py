@@ -141,13 +141,10 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
                 "of every size, accepted tokens, and the best plans on other texts"
             )
             tuned = tune_drafts(drafts, effort, temperatures, own, what.raw, run)
-    except KeyboardInterrupt:
-        output.note("interrupted; what was measured is kept for an hour: the same command goes on from there")
-        return INTERRUPTED_EXIT_CODE
-    except OtherProcessNeededError as needed:
-        if interrupted():
-            return INTERRUPTED_EXIT_CODE
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **needed.variables})
+    except (KeyboardInterrupt, OtherProcessNeededError) as end:
+        if not isinstance(end, OtherProcessNeededError) or interrupted():
+            return _interrupted(drafts, unfinished.key_of(effort, temperatures, own, what.raw))
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **end.variables})
     profiles = [replace(one.profile, picture=picture(one.placement)) for one in tuned]
     paths = [profile_files.save(profile) for profile in profiles]
     for profile in profiles:
@@ -163,6 +160,19 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
     _show([profiles[i]], what.json, as_list=False)
     output.note(f"saved as {paths[i]}")
     return 0
+
+
+def _interrupted(drafts: Sequence[tuple[str | None, RunOptions]], key: str) -> int:
+    """Say what the same command would do now, and return the exit code. key: of the run, see `unfinished.key_of`."""
+    from specrun.loading.run_options import identity_of
+    from specrun.tuning.unfinished import UnfinishedRun
+
+    is_kept = any(UnfinishedRun(identity_of(options), key).is_resumed for _, options in drafts)
+    if is_kept:
+        output.note("interrupted; what was measured is kept for an hour: the same command goes on from there")
+    else:
+        output.note("interrupted before a first stage was over; the same command begins anew")
+    return INTERRUPTED_EXIT_CODE
 
 
 def _show(profiles: Sequence[Profile], as_json: bool, as_list: bool) -> None:

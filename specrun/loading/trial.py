@@ -30,8 +30,8 @@ def is_faster(ms: float, than: float, margin: float = CLEARLY) -> bool:
 
 
 def is_time(seconds: float, run: Run) -> bool:
-    """Whether so many seconds pass before the run's deadline."""
-    return clock.now() + seconds <= run.deadline
+    """Whether so many seconds pass before the run's deadline. Raises KeyboardInterrupt once the run is interrupted."""
+    return not run.is_over() and clock.now() + seconds <= run.deadline
 
 
 @dataclass(frozen=True)

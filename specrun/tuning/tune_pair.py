@@ -28,7 +28,7 @@ from specrun.speculation.planning.pass_times import MOST_TOKENS
 from specrun.tuning import prompt_passes, settings_trials
 from specrun.tuning.settings_trials import Tried
 from specrun.tuning.tuner import EFFORTS, EffortName, Tuner
-from specrun.tuning.unfinished import Stages, UnfinishedRun
+from specrun.tuning.unfinished import Stages, UnfinishedRun, key_of
 
 _SETTINGS_SHARE = 0.3  # time of the settings' trials, as a share of the effort's seconds, to which it is added
 _PROMPT_SHARE = 0.15  # of the effort's seconds, for passes over prompts, where settings were tried before
@@ -69,8 +69,7 @@ def tune_pair(
     Raises KeyboardInterrupt, between two passes, once the run is interrupted, and OtherProcessNeededError.
     """
     effort, started = EFFORTS[effort_name], clock.now()
-    key = f"{effort_name} {list(temperatures)} {[text.prompt for text in own] if own else ''} {raw}"
-    unfinished = UnfinishedRun(identity, key)
+    unfinished = UnfinishedRun(identity, key_of(effort_name, temperatures, own, raw))
     run = run.expected_to_take(expected_seconds(effort_name))
     run.show("looking at this machine")
     here = devices.this_machine(options.settings.rpc, options.target)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from specrun import kept_facts
+from specrun.decoding.calibration_texts import TuningText
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.codec import converter
 from specrun.profiles.profile import Profile, TriedSettings
@@ -25,7 +26,7 @@ _MAX_AGE = 3600.0  # seconds; later, another load or temperature of the machine 
 class Stages:
     """The results of the stages that are over; None or empty for stages that are still to come."""
 
-    key: str  # names the effort and the texts; a run with another effort or other texts measures again
+    key: str  # see `key_of`; a run with another effort or other texts measures again
     settings: LlamaSettings | None = None
     tried: list[TriedSettings] = field(default_factory=list)
     target: CostTable | None = None
@@ -36,8 +37,16 @@ class Stages:
     prompt_ms: dict[int, float] = field(default_factory=dict)  # see `Profile`
 
 
+def key_of(effort: str, temperatures: Sequence[float], own: Sequence[TuningText] | None, raw: bool) -> str:
+    """Names the effort and the texts of a run, as `tune_pair` has them."""
+    return f"{effort} {list(temperatures)} {[text.prompt for text in own] if own else ''} {raw}"
+
+
 class UnfinishedRun:
-    """The stages of one run, and the file that keeps them."""
+    """The stages of one run, and the file that keeps them.
+
+    is_resumed: whether there were any when this was made.
+    """
 
     def __init__(self, identity: Mapping[str, Any], key: str) -> None:
         """Read what an earlier run with this identity and key has measured, if it was less than an hour ago."""

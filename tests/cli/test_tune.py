@@ -16,6 +16,7 @@ from specrun.catalog.resolve import drafts_here
 from specrun.cli import tune
 from specrun.kept_facts import fingerprint
 from specrun.options.speculation_options import ModelOptions
+from specrun.tuning import tune_pair
 from tests.conftest import Result, Specrun, SpecrunHere
 from tests.models import random_llama
 from tests.mtp_targets import random_mtp_step35
@@ -207,6 +208,19 @@ def test_an_interrupted_run_goes_on_where_it_was(specrun: Specrun, tmp_path: Pat
     assert [plan["temperature"] for plan in json.loads(again.stdout)["plans"]] == [0.0]
     assert "earlier run" in again.stderr
     assert not list(unfinished.glob("*.json"))
+
+
+def test_a_run_that_was_interrupted_at_once_says_that_it_begins_anew(
+    here: SpecrunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tune_pair, "tune_drafts", interrupted)
+    result = here("tune", "--quick")
+    assert (result.code, result.stdout) == (130, "")
+    assert "interrupted before a first stage was over; the same command begins anew" in result.stderr
+    assert "kept" not in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -94,3 +94,16 @@ def test_is_time_compares_with_the_deadline() -> None:
         assert is_time(3.0, run)
         assert not is_time(3.1, run)
     assert is_time(1e9, Run())
+
+
+def test_an_interrupted_run_ends_instead_of_running_out_of_time() -> None:
+    measured = list[float]()
+
+    def measure(candidate: float, _best: float | None) -> float:
+        measured.append(candidate)
+        return candidate
+
+    run = Run(interrupted=lambda: bool(measured), deadline=-1)
+    with pytest.raises(KeyboardInterrupt):
+        best_of([3.0, 2.0], measure, is_faster, run)
+    assert measured == [3.0]

@@ -236,6 +236,14 @@ def test_when_the_time_is_over_no_further_settings_are_tried(timed: list[str]) -
     assert notes[0].startswith("time for 0 of 1 settings besides the defaults")
 
 
+def test_after_ctrl_c_nothing_is_said_about_the_time(timed: list[str]) -> None:
+    notes: list[str] = []
+    run = Run(note=notes.append, interrupted=lambda: bool(timed)).stage(-1)
+    with pytest.raises(KeyboardInterrupt):
+        settings.choose(RunOptions(embedded.TARGET, None, (OFF.plan(),)), LlamaSettings(), [F16], "", run)
+    assert (timed, notes) == (["defaults"], [])
+
+
 def test_where_two_trials_would_take_too_long_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, notes = list[str](), list[str]()
     monkeypatch.setattr(settings, "measured", lambda name, *_: asked.append(name))
