@@ -6,9 +6,10 @@ import functools
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from specrun.catalog import made, resolve
+from specrun.catalog import embedded, made, resolve
 from specrun.catalog.entries import COMPANIONS, Kind, best_companion, how_to_draft
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import difference_of, has_foreign_mtp, head_in, own_head
@@ -34,7 +35,7 @@ class Pair:
 
     target: str
     draft: str
-    recommended: bool  # the one draft of the catalog that is used unless another is named or was measured as faster
+    recommended: bool  # the draft that is used unless another is named, was made, or was measured as faster
     cached: bool  # the draft is on this machine
     checked: bool = False  # both files are on this machine, and their tokenizers were compared
     difference: str | None = None  # why the draft cannot draft for the target; None if it can or was not checked
@@ -43,7 +44,8 @@ class Pair:
 
 
 def pairs_of(target: Model, text: str) -> list[Pair]:
-    """The target's pairs: the catalog's drafts, its MTP layers, then all smaller models here. Raises ModelFileError.
+    """The target's pairs: the catalog's drafts, its MTP layers, what was made for it, then all smaller models here.
+    Raises ModelFileError.
 
     text: of which the shares of other tokenizers are told.
     """
@@ -57,11 +59,20 @@ def pairs_of(target: Model, text: str) -> list[Pair]:
     file = _read(target.path)
     if own_head(file):
         found.append(Pair(target.name, resolve.OWN_HEAD, recommended=False, cached=True, checked=True))
-    known = {model.path for model in recommended}
+    made_for_it = _made_for(target, target.path)
+    found += [_pair(target, model, model.path == embedded.DRAFT, text) for model in made_for_it]
+    known = {model.path for model in (*recommended, *made_for_it)}
     for model in on_this_machine(with_heads=True):
         if model.path and model.path not in known and _read(model.path).n_bytes < file.n_bytes:
             found.append(_pair(target, model, False, text))
     return found
+
+
+def _made_for(target: Model, path: Path) -> list[Model]:
+    """The draft and the head that were made for a target, and those of the embedded one, as --draft calls them."""
+    found = {str(one.path): one.path for kind in made.KINDS if (one := made.find(path, kind)) and one.path.exists()}
+    found |= embedded.DRAFTS if embedded.is_meant(target.name) else {}
+    return [Model(name, path) for name, path in found.items()]
 
 
 def on_this_machine(with_heads: bool = False) -> Iterator[Model]:

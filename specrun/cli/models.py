@@ -233,7 +233,7 @@ def list_pairs(
             output.note(f"best known for {entry.alias}: {best}")
     if not any(pair.difference is None for pair in pairs):
         way = resolve.way_to_draft(target) if target else "name a TARGET of `specrun models list`"
-        what = f"no draft fits {target}" if target else "no two models on this machine fit each other"
+        what = f"no draft fits {target}" if target else "no two models of `specrun models list --here` fit each other"
         output.note("; ".join(filter(None, (what, way))))
     if not pairs:
         return

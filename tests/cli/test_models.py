@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from specrun.catalog import cache
+from specrun.catalog import cache, made
 from specrun.catalog.entries import catalog
 from tests.conftest import Specrun, SpecrunHere
 from tests.hub import Hub
@@ -218,6 +218,24 @@ def test_pairs_say_what_another_tokenizer_shares(
     assert odd["fits"]
     assert odd["share"] == 1, "the token is not in the text"
     assert "another tokenizer, which shares 100%" in here("models", "pairs", "qwen-14b").stdout
+
+
+def test_pairs_of_the_embedded_target_and_of_one_with_a_draft_that_was_made(
+    here: SpecrunHere, script: Path, random_model: Path
+) -> None:
+    pairs = json.loads(here("models", "pairs", "embedded", "--json").stdout)
+    assert [(pair["draft"], pair["recommended"], pair["fits"]) for pair in pairs] == [
+        ("draft", True, True),
+        ("eagle3", False, True),
+    ]
+    result = here("models", "pairs", "embedded")
+    assert "draft (recommended)" in result.stdout
+    assert "no draft fits" not in result.stderr
+    assert "no draft fits" in here("models", "pairs", script).stderr
+    made.register(script, made.MadeDraft(random_model, "q2_k"))
+    result = here("models", "pairs", script)
+    assert str(random_model) in json.loads(here("models", "pairs", script, "--json").stdout)[0]["draft"]
+    assert "no draft fits" not in result.stderr
 
 
 def edited_token(source: Path, tmp_path: Path) -> Path:
