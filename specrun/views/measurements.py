@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specrun.bench.rows import Row
-from specrun.display_text import counted, rate_text
+from specrun.display_text import counted, rate_text, size_text
 from specrun.llama_settings import LlamaSettings
 from specrun.loading import exact_passes
 from specrun.profiles.profile import Profile, TunedPlan
@@ -216,5 +216,5 @@ def _row_cells(row: Row) -> list[str]:
         " ".join(f"{100 * share:.0f}" for share in row.acceptance_by_depth[:_MOST_DEPTHS]),
         "" if predicted is None else rate_text(predicted),
         f"{row.first_token_seconds * 1e3:.0f} ms",
-        f"{row.memory_bytes / 2**20:.0f} MiB",
+        size_text(row.memory_bytes),
     ]

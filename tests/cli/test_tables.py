@@ -16,6 +16,7 @@ from specrun.cli import comparing
 from specrun.cli.doctor import as_table, lines
 from specrun.decoding.statistics import Statistics
 from specrun.doctor import FACT, Finding
+from specrun.hardware.memory import Memory
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles import profile_files
 from specrun.profiles.profile import Profile, TriedSettings
@@ -70,6 +71,9 @@ def test_no_line_is_too_long_and_no_word_is_broken(
     here: SpecrunHere, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], what: str, width: int
 ) -> None:
     profile_files.save(profile())
+    monkeypatch.setattr(
+        Memory, "read", lambda: Memory(64_000_000_000, 24_000_000_000)
+    )  # what is free decides the words
 
     def shown() -> list[str]:
         if what in COMMANDS:
@@ -86,6 +90,10 @@ def test_no_line_is_too_long_and_no_word_is_broken(
     known = {word.rstrip(",") for word in f"{' '.join(in_pipe)} left out in this width:".split()}
     broken = [word for word in text.split() if word.rstrip(",") not in known and cell_len(word) < width // 2]
     assert not broken
+
+
+def test_memory_is_in_decimal_units_as_everywhere() -> None:
+    assert "| 9.66 GB |" in measurements.bench_text(bench_rows(), "md")
 
 
 def test_settings_are_said_in_words_and_times_in_local_time(here: SpecrunHere) -> None:
