@@ -11,19 +11,25 @@ import secrets
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
 
 import platformdirs
 
 from specrun.errors import SpecrunError
 
+if TYPE_CHECKING:
+    from functools import _lru_cache_wrapper
+
+Found = TypeVar("Found")
+
 _PRIVATE_FILE, _PRIVATE_FOLDER, _OTHERS = 0o600, 0o700, 0o077
 _LEFT_BEHIND = 60.0  # seconds after which nothing is still being written
 _WINDOWS_WAITS = (0.01, 0.03, 0.1, 0.3, 0.6)  # seconds until a file is tried again that another process reads
 _LOCK_SECONDS = 5.0  # to wait until another process is done with a folder
+_SETTLED_S = 3.0  # a file that was written to later may be written to again without another time of change
 
 
 def data_dir() -> Path:
@@ -133,6 +139,15 @@ def file_state(file: Path | int) -> tuple[int, int, int, int]:
     except (OSError, ValueError):  # ValueError: a NUL in the path
         return 0, 0, 0, 0
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def of_files(read: _lru_cache_wrapper[Found], paths: Sequence[Path], *given: object) -> Found:
+    """What `read` finds in these files: what is kept of them in their present state. What changed just now is read
+    each time, and takes the place of nothing that is kept. Files that are missing have a state, too.
+    """
+    states = tuple(map(file_state, paths))
+    is_settled = max(changed for *_, changed in states) < (time.time() - _SETTLED_S) * 1e9
+    return (read if is_settled else read.__wrapped__)(states, *given)
 
 
 def parse_json(text: str | bytes) -> Any:

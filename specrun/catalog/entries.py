@@ -7,13 +7,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from specrun.catalog.file_names import is_safe_path, is_safe_repo, quantization
 from specrun.errors import UsageError, disk_errors
-from specrun.locations import config_dir
+from specrun.locations import config_dir, of_files
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -153,9 +153,14 @@ def shipped() -> dict[str, dict[str, Any]]:
     return _read(installed if installed.exists() else Path(__file__).parents[2] / "models.toml")
 
 
-def catalog() -> dict[str, Entry]:
+def catalog() -> Mapping[str, Entry]:
     """All entries by alias. A key of the user's models.toml overrides the package's. Raises UsageError."""
     own_path = config_dir() / "models.toml"
+    return of_files(_catalog, [own_path], own_path)
+
+
+@lru_cache(maxsize=1)  # each name that is looked up asks for it
+def _catalog(_states: tuple[object, ...], own_path: Path) -> dict[str, Entry]:
     own = _read(own_path) if own_path.exists() else {table: {} for table in _TABLES}
     families = _merged(shipped()["families"], own["families"])
     models = _merged(shipped()["models"], own["models"])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from specrun.catalog.file_names import shards
 from specrun.catalog.gguf_header import (
@@ -25,14 +24,7 @@ from specrun.catalog.gguf_header import (
 from specrun.catalog.gguf_reader import GgufHeader, read_header
 from specrun.display_text import one_line
 from specrun.errors import ModelFileError
-from specrun.locations import file_state
-
-if TYPE_CHECKING:
-    from functools import _lru_cache_wrapper
-
-Found = TypeVar("Found")
-
-_SETTLED_S = 3.0  # a file that was written to later may be written to again without another time of change
+from specrun.locations import of_files
 
 
 @dataclass(frozen=True)
@@ -47,7 +39,7 @@ class GgufFile:
     @classmethod
     def read(cls, path: Path) -> GgufFile:
         """Read the headers, not the weights, of the model at `path`, in milliseconds. Raises ModelFileError."""
-        return _of_files(_read, [path.parent / name for name in shards(path.name)], path)
+        return of_files(_read, [path.parent / name for name in shards(path.name)], path)
 
     # --- metadata --------------------------------------------------------------------------------------------------
 
@@ -231,7 +223,7 @@ def file_identity(paths: Sequence[Path], n_bytes: int = 2**20) -> str:
     n_bytes: at either end. Raises ModelFileError.
     """
     try:
-        return _of_files(_identity, paths, tuple(paths), n_bytes)
+        return of_files(_identity, paths, tuple(paths), n_bytes)
     except OSError as error:
         raise ModelFileError(f"{error.filename or paths[0]} cannot be read: {error.strerror}") from error
 
@@ -247,15 +239,6 @@ def _identity(_states: tuple[object, ...], paths: Sequence[Path], n_bytes: int) 
                 file.seek(offset)
                 digest.update(file.read(n_bytes))
     return digest.hexdigest()
-
-
-def _of_files(read: _lru_cache_wrapper[Found], paths: Sequence[Path], *given: object) -> Found:
-    """What `read` finds in these files: what is kept of them in their present state. What changed just now is read
-    each time, and takes the place of nothing that is kept.
-    """
-    states = tuple(map(file_state, paths))
-    is_settled = max(changed for *_, changed in states) < (time.time() - _SETTLED_S) * 1e9
-    return (read if is_settled else read.__wrapped__)(states, *given)
 
 
 @lru_cache(maxsize=2)  # a target and its draft; skipping a vocabulary takes a tenth of a second

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from specrun.catalog import entries
 from specrun.catalog.entries import COMPANIONS, Shape, catalog, shipped
 from specrun.catalog.file_names import quantization, shards
 from specrun.catalog.hub import HubName
@@ -108,6 +110,19 @@ def test_a_key_of_ones_own_changes_only_that(tmp_path: Path) -> None:
     after = catalog()["qwen-14b"]
     assert (after.drafts, after.context) == (("qwen-1.5b",), 7)
     assert (after.repo, after.file) == (before.repo, before.file)
+
+
+def test_ones_own_catalog_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[Path]()
+    parse = entries._read
+    monkeypatch.setattr(entries, "_read", lambda path: read.append(path) or parse(path))
+    for file in ("one-Q8_0.gguf", "another-Q8_0.gguf"):
+        write(tmp_path, f'[models.mine]\nrepo = "me/mine"\nfile = "{file}"\n')
+        assert catalog()["mine"].file == file, "what changed just now is read in any case"
+        os.utime(tmp_path / "config" / "models.toml", (1e9, 1e9))
+        read.clear()
+        assert [catalog()["mine"].file for _ in range(3)] == [file] * 3
+        assert len(read) == 1
 
 
 @pytest.mark.parametrize(
