@@ -201,11 +201,12 @@ def _use_saved(pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileO
     lacking: dict[str | None, str] = {}
     for name, pair in pairs:
         identity, said = identity_of(pair), list[str]()
-        profile = profile_files.find(identity, said.append) or profile_files.find(identity, said.append, "learned")
-        if profile:
-            found.append(profile)
-        else:
-            lacking[name] = "; ".join(said) or profile_files.why_outdated(identity) or _NO_PROFILE
+        known = profile_files.all_of(identity, said.append)
+        found += known if options.forget else known[:1]
+        if not known:
+            lacking[name] = "; ".join(said) or profile_files.why_outdated(identity, with_learned=True) or _NO_PROFILE
+        elif known[0].identity != identity and not options.forget:
+            output.note("this is what runs learned with fewer threads, while other programs held cores")
     if not found:
         raise UsageError(next(iter(lacking.values())))
     for name, why in lacking.items():

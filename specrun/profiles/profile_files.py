@@ -118,12 +118,36 @@ def of_target(identity: Mapping[str, Any]) -> Profile | None:
     return next((profile for profile in saved() if without_draft(profile.identity) == wanted), None)
 
 
-def why_outdated(identity: Mapping[str, Any]) -> str | None:
-    """A line about the newest tuned profile of the same files, which something has changed since; None without one."""
-    for profile in saved():
+def all_of(identity: Mapping[str, Any], note: Callable[[str], None]) -> list[Profile]:
+    """What is known of this pair on this machine: the profile, or what runs have learned; then what they have learned
+    with fewer threads, as other programs held cores, the newest first. The arguments are those of `find`.
+    """
+
+    def with_all_threads(parts: Mapping[str, Any]) -> dict[str, Any]:
+        settings = parts.get("settings", {})
+        models = {key: value for key, value in settings.items() if isinstance(value, dict)}
+        open_ones = {of: {k: v for k, v in decided.items() if k != "threads"} for of, decided in models.items()}
+        return {**parts, "settings": settings | open_ones}
+
+    profile = find(identity, note) or find(identity, note, "learned")
+    learned = [one for one in saved(with_learned=True) if one.origin == "learned" and one.identity != identity]
+    fewer = [one for one in learned if with_all_threads(one.identity) == identity]
+    return [profile, *fewer] if profile else fewer
+
+
+def why_outdated(identity: Mapping[str, Any], with_learned: bool = False) -> str | None:
+    """A line about the newest tuned profile of the same files, which something has changed since; None without one.
+
+    with_learned: whether it is about what runs have learned, if no profile was tuned.
+    """
+    for profile in sorted(saved(with_learned), key=lambda profile: profile.origin != "tuned"):
         is_same = profile.identity.get("files") == identity.get("files")
         if is_same and (changed := changed_parts(profile.identity, identity)):
-            return f"this pair was tuned before, but {changed} changed since; `specrun tune` measures again"
+            if profile.origin == "tuned":
+                return f"this pair was tuned before, but {changed} changed since; `specrun tune` measures again"
+            return (
+                f"runs have learned this pair with other {changed} (`specrun tune --list`); `specrun tune` measures it"
+            )
     return None
 
 

@@ -6,20 +6,29 @@ import json
 import re
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specrun.catalog import embedded, made
+from specrun.catalog import embedded
+from specrun.catalog import made as made_drafts
 from specrun.catalog.resolve import drafts_here
 from specrun.cli import tune
+from specrun.errors import UsageError
 from specrun.kept_facts import fingerprint
+from specrun.llama_settings import LlamaSettings
+from specrun.loading.learning import Learner
+from specrun.loading.run_options import RunOptions
 from specrun.options.speculation_options import ModelOptions
+from specrun.profiles import profile_files
+from specrun.speculation.method import OFF
 from specrun.tuning import tune_pair
 from tests.conftest import Result, Specrun, SpecrunHere
 from tests.models import random_llama
 from tests.mtp_targets import random_mtp_step35
+from tests.profiles.test_profile import made
 
 PROMPT = "def read_config(path):\n"
 
@@ -116,6 +125,35 @@ def test_a_profile_is_shown_listed_exported_imported_and_forgotten(
     here("tune", "--forget", **elsewhere).assert_fails(2, "no profile")
 
 
+def test_what_runs_learned_is_shown_and_forgotten_whatever_the_number_of_threads(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Runs that had fewer threads, as other programs held cores, keep what they learn apart."""
+    options = RunOptions(embedded.TARGET, embedded.DRAFT, (OFF.plan(),))
+    learner = Learner(options, LlamaSettings(), print).with_threads(1)
+    learned = made(identity=learner.identity, origin="learned", settings=learner.settings)
+
+    def used(pair: RunOptions, **how: bool) -> str:
+        tune._use_saved([(None, pair)], tune.ProfileOptions(**how), tune.TuneOptions())
+        shown = capsys.readouterr()
+        return shown.out + shown.err
+
+    with pytest.raises(UsageError, match="no profile of this pair"):
+        used(options, show=True)
+    profile_files.save(learned)
+    shown = used(options, show=True)
+    assert "learned while writing" in shown
+    assert "fewer threads, while other programs held cores" in shown
+    with pytest.raises(UsageError, match=r"learned this pair with other --ctx-size, options \(`specrun tune -"):
+        used(replace(options, ctx_size=256), show=True)
+    profile_files.save(
+        replace(learned, identity=Learner(options, LlamaSettings(), print).identity, settings=LlamaSettings())
+    )
+    assert "fewer threads" not in used(options, show=True)
+    assert used(options, forget=True).count("deleted") == 2
+    assert list(profile_files.saved(with_learned=True)) == []
+
+
 def test_of_a_list_of_drafts_each_profile_is_shown_or_forgotten(
     here: SpecrunHere, tuned: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -150,7 +188,7 @@ def test_the_drafts_of_the_embedded_target_can_be_compared(here: SpecrunHere, tm
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPECRUN_DATA_DIR", str(tmp_path))
-        made.register(embedded.TARGET, made.MadeDraft(random_llama(tmp_path / "other.gguf"), "q2_k"))
+        made_drafts.register(embedded.TARGET, made_drafts.MadeDraft(random_llama(tmp_path / "other.gguf"), "q2_k"))
         assert len(drafts_here(None)) == 2
     (tmp_path / "profiles").write_text("")
     here("tune", "--quick", SPECRUN_DATA_DIR=str(tmp_path)).assert_fails(9, "SPECRUN_DATA_DIR")
