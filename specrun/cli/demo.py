@@ -90,12 +90,10 @@ def demo(
 
 def _free_threads(watch: LoadWatch) -> int:
     """As many threads as other programs leave cores for, which all texts then have, whatever changes meanwhile."""
-    time.sleep(max(_SECONDS_OF_A_LOOK - watch.seconds, 0.0))
-    load, wanted = watch.so_far(), usable_cores()
+    load, wanted = watch.after(_SECONDS_OF_A_LOOK), usable_cores()
     free = load.threads_beside(wanted)
     if free < wanted:
-        held = f"other programs hold {load.cores:.1f} of {load.n_cores} cores"
-        output.note(f"{held}, so both texts get {free} of {wanted} threads, and their ratio is lower")
+        output.note(f"{load}, so both texts get {free} of {wanted} threads, and their ratio is lower")
     return free
 
 

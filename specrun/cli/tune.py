@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from specrun.display_text import duration_text
 from specrun.errors import INTERRUPTED_EXIT_CODE, ProfileError, UsageError, disk_errors
+from specrun.hardware.cpu import LoadWatch, usable_cores
 from specrun.interrupts import InterruptFlag
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from specrun.profiles.profile import Profile
     from specrun.tuning.tuner import EffortName
 
+_SECONDS_OF_A_LOOK = 0.5  # at what other programs do
 _NO_PROFILE = "no profile of this pair on this machine; `specrun tune` makes one"
 _option = partial(option, rich_help_panel="Profiles")
 _flag = partial(flag, rich_help_panel="Profiles")
@@ -122,11 +124,13 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
     from specrun.tuning.tune_pair import OtherProcessNeededError, expected_seconds, fastest_of, tune_drafts
     from specrun.views.answer_report import picture
 
+    watch = LoadWatch(with_names=True)
     effort: EffortName = "quick" if what.quick else "thorough" if what.thorough else "default"
     prompts = load(what.prompts) if what.prompts else None
     own = [TuningText(prompt.kind, prompt.text) for prompt in prompts] if prompts else None
     profile_files.check_folder()
     note_unusable_gpu()
+    _note_load(watch, drafts[0][1].settings.threads or usable_cores())
     # llama.cpp loses a Ctrl-C that comes while it writes its log, so the flag is checked between passes.
     try:
         with output.progress() as display, InterruptFlag() as interrupted:
@@ -160,6 +164,13 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
     _show([profiles[i]], what.json, as_list=False)
     output.note(f"saved as {paths[i]}")
     return 0
+
+
+def _note_load(watch: LoadWatch, wanted: int) -> None:
+    """Say before anything is measured that other programs hold cores of which as many as `wanted` should be free."""
+    load = watch.after(_SECONDS_OF_A_LOOK)
+    if load.threads_beside(wanted) < wanted:
+        output.note(f"{load}, so what is measured now holds for a busy machine; Ctrl-C, and tune when they are free")
 
 
 def _interrupted(drafts: Sequence[tuple[str | None, RunOptions]], key: str) -> int:

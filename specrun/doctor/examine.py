@@ -8,7 +8,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -140,15 +139,12 @@ def cpu_quota(quota: float | None, n_cores: int) -> Finding:
 
 def watched() -> OtherLoad:
     """What others take during half a second, in which this process does nothing."""
-    watch = LoadWatch(with_names=True)
-    time.sleep(_SECONDS)
-    return watch.so_far()
+    return LoadWatch(with_names=True).after(_SECONDS)
 
 
 def other_load(load: OtherLoad, wanted: int) -> Finding:
     """Whether as many threads as wanted find cores of their own."""
-    by = f" ({', '.join(load.processes)})" if load.processes else ""
-    detail = f"other programs hold {load.cores:.1f} of {load.n_cores} cores{by}"
+    detail = str(load)
     free = load.threads_beside(wanted)
     if free == wanted and load.cores < load.n_cores - 0.5:
         return Finding("other load", "ok", detail)

@@ -129,6 +129,11 @@ class OtherLoad:
     n_cores: int  # hardware threads that this process may run on
     processes: tuple[str, ...] = ()  # name and number of the programs that used most
 
+    def __str__(self) -> str:
+        """For people: a clause that can begin a sentence."""
+        by = f" ({', '.join(self.processes)})" if self.processes else ""
+        return f"other programs hold {self.cores:.1f} of {self.n_cores} cores{by}"
+
     def threads_beside(self, wanted: int) -> int:
         """How many of the wanted threads have a core to themselves, at least 1. Busy cores are rounded."""
         return max(1, min(wanted, int(self.n_cores - self.cores + 0.5)))
@@ -148,6 +153,11 @@ class LoadWatch:
     def seconds(self) -> float:
         """Seconds since the start. Less than a quarter of a second says little, as ticks are 10 ms."""
         return time.monotonic() - self._started
+
+    def after(self, seconds: float) -> OtherLoad:
+        """What other programs have used in at least so many seconds, of which those that are left are waited for."""
+        time.sleep(max(seconds - self.seconds, 0.0))
+        return self.so_far()
 
     def so_far(self) -> OtherLoad:
         """What other programs have used until now."""

@@ -84,6 +84,7 @@ class Profile:
     residency: Residency = field(default_factory=Residency)  # how the target's weights in RAM were held
     picture: str = ""  # where the layers lie, as plain text
     notices: list[str] = field(default_factory=list)  # sentences for the user, most about what disturbed it
+    other_load: float = 0.0  # cores that other programs held in the stage of `specrun tune` in which they held most
     origin: Origin = "tuned"  # `specrun tune` measured it, or runs of `auto` learned it while they wrote
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 
 from specrun import clock
 from specrun.decoding import calibration_texts as texts
-from specrun.hardware.cpu import usable_cores, usable_threads
+from specrun.hardware.cpu import OtherLoad, allowed_cores, usable_cores, usable_threads
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement
 from specrun.llama import devices, offload_threshold, tiled_kernels
@@ -102,6 +102,7 @@ def tune_pair(
     profile = _profile(options, identity, here, placement, stages)
     notices = [] if is_tried else [settings_trials.NOT_TRIED]
     notices += [residency.notice] if residency.notice else []
+    notices += busy_notices(stages.other_load, options.settings.threads, placement)
     return replace(profile, residency=residency, notices=notices), placement
 
 
@@ -127,7 +128,19 @@ def _profile(
         plans=[learned.plan for learned in stages.learned],
         tried=stages.tried,
         prompt_ms=stages.prompt_ms,
+        other_load=stages.other_load,
     )
+
+
+def busy_notices(cores: float, n_threads: int | None, placement: Placement) -> list[str]:
+    """A sentence if other programs took cores that passes wanted. cores: that they held. n_threads: that the user
+    gave. With a target in VRAM the cores compute next to nothing.
+    """
+    load, wanted = OtherLoad(cores, len(allowed_cores())), n_threads or usable_cores()
+    if placement.regime == "in VRAM" or load.threads_beside(wanted) >= wanted:
+        return []
+    held = f"other programs held {cores:.1f} of {load.n_cores} cores while this was measured"
+    return [f"{held}, so passes took longer than they do alone; run `specrun tune` again when the cores are free"]
 
 
 def _choose_settings(

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from specrun import kept_facts
 from specrun.decoding.calibration_texts import TuningText
+from specrun.hardware.cpu import LoadWatch
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.codec import converter
 from specrun.profiles.profile import Profile, TriedSettings
@@ -19,6 +20,7 @@ from specrun.tuning.learning_texts import Learned
 
 Result = TypeVar("Result")
 
+_SECONDS_OF_A_LOOK = 0.5  # at what other programs do; it goes on over several stages that are shorter
 _MAX_AGE = 3600.0  # seconds; later, another load or temperature of the machine may give other times
 
 
@@ -35,6 +37,7 @@ class Stages:
     pads: bool = False  # whether every pass was padded to these sizes when texts were written
     learned: list[Learned] = field(default_factory=list)
     prompt_ms: dict[int, float] = field(default_factory=dict)  # see `Profile`
+    other_load: float = 0.0  # see `Profile`
 
 
 def key_of(effort: str, temperatures: Sequence[float], own: Sequence[TuningText] | None, raw: bool) -> str:
@@ -51,6 +54,7 @@ class UnfinishedRun:
     def __init__(self, identity: Mapping[str, Any], key: str) -> None:
         """Read what an earlier run with this identity and key has measured, if it was less than an hour ago."""
         self._identity = identity
+        self._watch = LoadWatch()
 
         def read(value: Any) -> Stages | None:
             age = time.time() - kept_facts.path_of(UNFINISHED, identity).stat().st_mtime
@@ -66,6 +70,7 @@ class UnfinishedRun:
         if stages.settings is None:
             stages.settings, stages.tried, stages.prompt_ms = profile.settings, profile.tried, profile.prompt_ms
             stages.target, stages.exact_sizes = profile.costs.target, profile.exact_sizes
+            stages.other_load = profile.other_load
 
     def once(self, stage: str, measure: Callable[[], Result]) -> Result:
         """The result of a stage, by its name in `Stages`: what is known already, or what is measured now and kept."""
@@ -76,7 +81,12 @@ class UnfinishedRun:
         return result
 
     def save(self) -> None:
-        """Write the stages to the file. If the disk refuses, the run can only not be continued."""
+        """Write the stages to the file, with what other programs did meanwhile. If the disk refuses, the run can only
+        not be continued.
+        """
+        if self._watch.seconds >= _SECONDS_OF_A_LOOK:
+            self.stages.other_load = max(self.stages.other_load, self._watch.so_far().cores)
+            self._watch = LoadWatch()
         kept_facts.remember(UNFINISHED, self._identity, converter().unstructure(self.stages))
 
 

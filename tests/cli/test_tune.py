@@ -255,6 +255,7 @@ def test_a_run_that_was_interrupted_at_once_says_that_it_begins_anew(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tune_pair, "tune_drafts", interrupted)
+    monkeypatch.setattr(tune, "_SECONDS_OF_A_LOOK", 0.0)
     result = here("tune", "--quick")
     assert (result.code, result.stdout) == (130, "")
     assert "interrupted before a first stage was over; the same command begins anew" in result.stderr
