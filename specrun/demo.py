@@ -29,6 +29,7 @@ from specrun.locations import cache_dir
 from specrun.long_run import Run
 from specrun.making.widening import WiderModel
 from specrun.options.sampling_options import SamplingOptions
+from specrun.profiles.profile_files import keep_rates
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.method import OFF
 
@@ -145,28 +146,28 @@ def outlook(
     texts: Sequence[Comparison], target: Path, catalog: Mapping[str, Entry]
 ) -> tuple[str, list[tuple[Entry, Fit, float]]]:
     """What to expect of the models of `ASKED` on this machine: by what it is estimated, in a sentence, and for each how
-    it fits and its tokens a second with a draft, 0 where it does not fit.
+    it fits and its tokens a second with a draft, 0 where it does not fit. The rates at which passes have read are kept,
+    for other estimates.
 
     texts: written in RAM, or with weights that were streamed, or both. target: the file of the model that wrote them.
     """
     here, file = LocalFits.now(catalog), GgufFile.read(target)
-    rates, read = here.rates, dict[Fits, str]()
+    read: dict[str, float] = {}
     gains: dict[Fits, float] = {"partly": _PARTLY_IN_VRAM}  # times plain decoding's rate, by where the weights lie
     for comparison in texts:
         s = comparison.plain.statistics
         if comparison.is_streamed:
-            rates = replace(rates, disk=s.bytes_read / s.seconds)
-            read["streamed"] = f"{size_text(rates.disk)}/s from disk"
+            read["disk"] = s.bytes_read / s.seconds
         else:  # a token looks up one row of the embedding
-            rates = replace(rates, ram=(target.stat().st_size - file.embedding_bytes) * s.tokens_per_second)
-            read["ram"] = f"{size_text(rates.ram)}/s from RAM"
+            read["ram"] = (target.stat().st_size - file.embedding_bytes) * s.tokens_per_second
         gains["streamed" if comparison.is_streamed else "ram"] = _TOKENS_PER_PASS / comparison.pass_cost
+    rates = replace(here.rates, **read, measured=(*here.rates.measured, *read))
+    keep_rates(read)
     here = replace(here, rates=rates)
     gpus = "".join(f"{gpu.name} and " for gpu in here.gpus)
     sentence = (
-        f"On this machine, estimated with {gpus}{size_text(here.ram_bytes)} of free RAM, as passes just read "
-        f"{' and '.join(read.values())}, and with a draft that is right as often as those of real families "
-        f"({_TOKENS_PER_PASS:g} tokens a pass):"
+        f"On this machine, estimated with {gpus}{size_text(here.ram_bytes)} of free RAM, by reading {here.rates_text}, "
+        f"and with a draft that is right as often as those of real families ({_TOKENS_PER_PASS:g} tokens a pass):"
     )
     fits = [(entry, fit) for entry in map(catalog.__getitem__, ASKED) if (fit := here.of(entry, None))]
     # Where drafts bring nothing, specrun decodes plainly.

@@ -31,7 +31,7 @@ KINDS = {
     "exact": "sizes of exact passes",
     "orders": "trials of weights' orders",
     "fastest-drafts": "fastest drafts",
-    "rates": "rates of disks",
+    "rates": "rates of memory and disks",
     "said": "notices given",
 }
 _VERSION = 1  # of the files

@@ -93,7 +93,7 @@ def _free_threads(watch: LoadWatch) -> int:
     load, wanted = watch.after(_SECONDS_OF_A_LOOK), usable_cores()
     free = load.threads_beside(wanted)
     if free < wanted:
-        output.note(f"{load}, so both texts get {free} of {wanted} threads, and their ratio is lower")
+        output.note(f"{load}, so both texts get {free} of {wanted} threads, and what is measured is lower")
     return free
 
 

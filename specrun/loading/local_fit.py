@@ -76,11 +76,16 @@ class LocalFits:
         gpus = ", ".join(f"{size_text(gpu.free_bytes)} of {gpu.name}" for gpu in self.gpus)
         ram = f"{size_text(self.ram_bytes)} of RAM"
         memory = f"{gpus} and {ram} are" if gpus else f"{ram} is"
-        named = [("VRAM", "vram", self.rates.vram)] if gpus else []
-        named += [("RAM", "ram", self.rates.ram), ("the disk", "disk", self.rates.disk)]
+        text = f"fits: {memory} free. tokens/s: an estimate of plain decoding, by reading {self.rates_text}"
+        return text if {"ram", "disk"} <= set(self.rates.measured) else f"{text}; `specrun demo` measures RAM and disk"
+
+    @property
+    def rates_text(self) -> str:
+        """The rates at which passes read, and which of them are assumed, for people."""
+        named = [("VRAM", "vram", self.rates.vram)] if self.gpus else []
+        named += [("RAM", "ram", self.rates.ram), ("disk", "disk", self.rates.disk)]
         measured = self.rates.measured
-        rates = ", ".join(
-            f"{size_text(rate)}/s from {name} ({'measured by `specrun tune`' if key in measured else 'assumed'})"
+        return ", ".join(
+            f"{size_text(rate)}/s from {name} ({'measured' if key in measured else 'assumed'})"
             for name, key, rate in named
         )
-        return f"fits: {memory} free. tokens/s: an estimate of plain decoding, by reading {rates}"

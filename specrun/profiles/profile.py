@@ -21,6 +21,11 @@ from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSi
 Origin = Literal["tuned", "learned"]
 
 
+def now() -> str:
+    """The time of something that was measured, in ISO 8601: as text, later ones come later."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
 def nearest(temperature: float, measured: Iterable[float]) -> float:
     """The nearest measured temperature. Greedy and sampled texts differ most, so 0 stands for 0 only if possible."""
     return min(measured, key=lambda t: ((t == 0) != (temperature == 0), abs(t - temperature)))
@@ -74,7 +79,7 @@ class Profile:
     costs: CostModel
     acceptance: list[Acceptance]  # one for each temperature; empty without a draft
     plans: list[TunedPlan]  # one for each temperature
-    created: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))  # ISO 8601
+    created: str = field(default_factory=now)  # ISO 8601
     hardware: dict[str, Any] = field(default_factory=dict)  # as plain values, and under "summary" as lines to print
     regime: str = ""  # where the weights lie
     exact_sizes: PassSizes = PLAIN_ONLY  # passes of these sizes give a token the same bits, as far as is known

@@ -14,10 +14,11 @@ from specrun.hardware.fit import Rates
 from specrun.kept_facts import KeptFact
 from specrun.locations import parse_json, write_json
 from specrun.profiles.codec import profile_from_json, profile_to_json
-from specrun.profiles.profile import Origin, Profile
+from specrun.profiles.profile import Origin, Profile, now
 
 KINDS: Mapping[Origin, str] = {"tuned": "profiles", "learned": "profiles/learned"}  # of facts
 UNFINISHED = "profiles/unfinished"
+_OF_PASSES = {"read by": "passes"}  # what the rates of RAM and disk are kept as
 # What a user calls the parts of an identity.
 _NAMES = {
     "memory": "RAM", "driver": "GPU driver", "devices": "GPUs", "context": "--ctx-size", "settings": "options",
@@ -156,8 +157,15 @@ def changed_parts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return ", ".join(_NAMES.get(part, part) for part, value in now.items() if before.get(part) != value)
 
 
+def keep_rates(read: Mapping[str, float]) -> None:
+    """Keep at how many bytes a second passes have just read, by the names of the rates in `Rates`."""
+    _, before = kept_facts.recall("rates", _OF_PASSES, _kept_rates) or ("", {})
+    kept_facts.remember("rates", _OF_PASSES, {"created": now(), "bytes_per_second": {**before, **read}})
+
+
 def known_rates(catalog: Mapping[str, Entry]) -> Rates:
-    """The rates that the newest profiles of this machine tell, and assumed ones for the rest.
+    """The rates that were measured last on this machine, and assumed ones for the rest: those that were kept, and those
+    that profiles tell.
 
     A dense model of the catalog that lies in one memory tells the rate of that memory: its bytes over the time of a
     plain pass. The rate of the disk was measured when a profile was made.
@@ -167,13 +175,29 @@ def known_rates(catalog: Mapping[str, Entry]) -> Rates:
         for entry in catalog.values()
         if entry.kind == "dense" and entry.expected_bytes
     }
+    told = [(profile.created, _told_by(profile, sizes)) for profile in (saved() if are_saved() else ())]
+    if kept := kept_facts.recall("rates", _OF_PASSES, _kept_rates):
+        told.append(kept)
     found: dict[str, float] = {}
-    for profile in saved() if are_saved() else ():
-        n_bytes = sizes.get(profile.target)
-        if n_bytes and (field := {"in VRAM": "vram", "in RAM": "ram"}.get(profile.regime)):
-            found.setdefault(field, n_bytes / profile.costs.target.ms(1, 0) * 1e3)
-        storage = profile.hardware.get("storage")
-        disk = storage.get("bytes_per_second") if isinstance(storage, dict) else None
-        if isinstance(disk, (int, float)) and disk > 0:
-            found.setdefault("disk", float(disk))
+    for _, rates in sorted(told, key=lambda one: one[0]):
+        found |= rates
     return Rates(**found, measured=tuple(found))
+
+
+def _told_by(profile: Profile, sizes: Mapping[str, int]) -> dict[str, float]:
+    """The rates that a profile tells, by their names in `Rates`. sizes: bytes of dense models, by their files."""
+    found: dict[str, float] = {}
+    n_bytes = sizes.get(profile.target)
+    if n_bytes and (field := {"in VRAM": "vram", "in RAM": "ram"}.get(profile.regime)):
+        found[field] = n_bytes / profile.costs.target.ms(1, 0) * 1e3
+    storage = profile.hardware.get("storage")
+    disk = storage.get("bytes_per_second") if isinstance(storage, dict) else None
+    if isinstance(disk, (int, float)) and disk > 0:
+        found["disk"] = float(disk)
+    return found
+
+
+def _kept_rates(value: Any) -> tuple[str, dict[str, float]]:
+    """When rates were kept, and the rates by their names in `Rates`."""
+    rates = value["bytes_per_second"]
+    return str(value["created"]), {name: max(float(rates[name]), 1.0) for name in ("ram", "disk") if name in rates}

@@ -48,7 +48,7 @@ def test_a_model_of_which_nothing_is_known() -> None:
 def test_the_explanation_says_what_was_measured() -> None:
     text = replace(FITS, rates=Rates(disk=3e9, measured=("disk",))).explanation
     assert "12.00 GB of CUDA0 and 32.00 GB of RAM are free" in text
-    assert "3.00 GB/s from the disk (measured by `specrun tune`)" in text
+    assert "3.00 GB/s from disk (measured); `specrun demo` measures RAM and disk" in text
     assert "from VRAM (assumed)" in text
     assert "VRAM" not in replace(FITS, gpus=()).explanation
     assert LocalFits.now(CATALOG).ram_bytes > 0

@@ -34,3 +34,15 @@ def test_a_dense_model_in_one_memory_tells_its_rate() -> None:
     assert rates.disk == 3e9
     assert rates.vram == Rates().vram, "of a mixture a token reads a part, and of an unknown file nothing is known"
     assert set(rates.measured) == {"ram", "disk"}
+
+
+def test_what_passes_read_last_counts() -> None:
+    hardware = {"storage": {"bytes_per_second": 3e9}}
+    profile_files.save(made("a", created="2026-01-01T00:00:00+00:00", hardware=hardware))
+    profile_files.keep_rates({"disk": 1e9})
+    profile_files.keep_rates({"ram": 5e9})
+    rates = known_rates(catalog())
+    assert (rates.disk, rates.ram, set(rates.measured)) == (1e9, 5e9, {"disk", "ram"})
+    profile_files.save(made("b", created="9999-01-01T00:00:00+00:00", hardware=hardware))
+    rates = known_rates(catalog())
+    assert (rates.disk, rates.ram) == (3e9, 5e9)
