@@ -10,7 +10,7 @@ from specrun.decoding.session import Session
 from specrun.display_text import did_you_mean, near
 from specrun.errors import UsageError
 from specrun.loading.model import Model
-from specrun.options.expand import CHAT_COMMANDS, option_of
+from specrun.options.expand import CHAT_COMMANDS, OPTIONS, option_of
 from specrun.options.sampling_options import Thinking, settled, settled_max_tokens
 from specrun.sampling.adjustments import SamplingParameters, option_name
 from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
@@ -63,7 +63,7 @@ def parse(message: str) -> tuple[str, str]:
     typed, *rest = message.split(maxsplit=1)
     name, argument = CHAT_COMMANDS.get(typed, typed), "".join(rest).strip()
     if name not in COMMANDS:
-        instead = did_you_mean(name, COMMANDS)
+        instead = did_you_mean(name, [*COMMANDS, *CHAT_COMMANDS])
         raise UsageError(f"there is no command {name}; {instead}/help lists the commands, {_AS_A_MESSAGE}")
     if argument and not COMMANDS[name][0]:
         raise UsageError(f"nothing can stand after {typed}; {_AS_A_MESSAGE}")
@@ -147,7 +147,8 @@ class ChatSettings:
                 raise UsageError(f"{name} can be set for one plan only; use /set speculate chain or tree first")
             self._session.plans = FixedPlan(self._resized(chooser.fixed, name, number))
         else:
-            instead = did_you_mean(name, SETTINGS)
+            others = (other[2:] for setting in SETTINGS for other in OPTIONS.get(f"--{setting}", ()))
+            instead = did_you_mean(name, [*SETTINGS, *others])
             raise UsageError(f"there is no setting {name}; {instead}/set alone lists the settings")
 
     def _chooser(self) -> PlanChooser:
