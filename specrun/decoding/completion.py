@@ -15,6 +15,7 @@ from specrun.llama.grammar import Grammar, TriggeredGrammar
 from specrun.reading.deltas import undecided
 from specrun.sampling.sampler import TokenLogprob
 from specrun.speculation.controllers.chooser import PlanChooser
+from specrun.speculation.planning.guide import PassRecord
 
 
 class Completion:
@@ -28,7 +29,7 @@ class Completion:
     statistics: counts and times.
     plans: what chooses each pass's plan.
     is_over: whether nothing more will be written.
-    last_drafted: the last pass whose token tree had more than the root; None if there was none.
+    last_drafted: tree and accepted path of the last pass whose token tree had more than the root; None if none had.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Completion:
         self.logprobs: list[TokenLogprob] = []
         self.finish_reason: FinishReason = "interrupted"
         self.statistics = Statistics(prompt_tokens=len(request.prompt))
-        self.last_drafted: StepOfText | None = None
+        self.last_drafted: PassRecord | None = None
         self.is_over = False
         self._text_stream = TextStream(self.token_bytes, request.stops)
         self._engine = engine
@@ -110,7 +111,7 @@ class Completion:
     def add(self, done: StepOfText) -> str:
         """Add what a pass has written. Returns the text that is certain now."""
         if len(done.tree) > 1:
-            self.last_drafted = done
+            self.last_drafted = PassRecord(done.draft, done.accepted)  # the step holds the sampler and the drafter
         piece, n_before = "", len(self.token_ids)
         for token in done.tokens:
             self.token_ids.append(token)

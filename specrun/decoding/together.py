@@ -33,7 +33,6 @@ class Conversations:
     """The texts in the caches of a model's engines, and copies of others.
 
     engines: the latest used is the last, as of the copies. most_bytes: bound for all copies together; 0 keeps none.
-    n_restored: conversations that were copied back.
     states: prompts on disk, from which a text takes up what is not here; None where none are kept.
     """
 
@@ -44,7 +43,6 @@ class Conversations:
         self._kept: list[SavedCaches] = []
         self.states = states
         self._may_be_new = False  # whether something may be in RAM that is not on disk
-        self.n_restored = 0
 
     @property
     def n_bytes(self) -> int:
@@ -100,7 +98,6 @@ class Conversations:
             if copy in self._kept:
                 self._kept.remove(copy)
                 self._kept.append(copy)
-                self.n_restored += 1
         make_room(len(prompt) - engine.target.held().reusable(prompt))
 
     def _best_copy(self, engine: Engine, prompt: list[int], n_held: int) -> SavedCaches | None:

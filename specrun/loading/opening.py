@@ -78,7 +78,7 @@ def open_model(
     """
     asked = profiled(run_options(models, speculation, machine, fetcher, note), speculation, temperature, note)
     watch = LoadWatch()
-    here = Here.of(asked)
+    here = Here.of(asked.with_profile)
     if most_ram is not None:
         here = replace(here, ram_bytes=min(most_ram, here.ram_bytes))
     options = replace(asked, largest=largest, parallel=parallel)

@@ -46,9 +46,9 @@ class Here:
     def of(cls, options: RunOptions) -> Here:
         """What there is now. Raises ModelFileError, and the errors of `devices.devices`.
 
+        options: with the profile's settings.
         The backends start, so the threshold of offloading is settled: UsageError if this process has another.
         """
-        options = options.with_profile
         offload_threshold.settle(options.settings.offload_min_batch)
         target = GgufFile.read(options.target)
         draft = GgufFile.read(options.draft) if options.draft and (options.drafts or options.pads) else None
@@ -95,6 +95,7 @@ def plan_load(options: RunOptions, here: Here | None = None) -> LoadPlan:
     Raises UsageError for a GPU that is missing, and for a split mode that its backend lacks; ModelFileError for a file
     that cannot be read.
     """
+    options = options.with_profile
     here = here or Here.of(options)
     names, n = ", ".join(gpu.name for gpu in here.gpus), len(here.gpus)
     main, shares = options.settings.main_gpu, options.settings.tensor_split or ()
@@ -102,7 +103,6 @@ def plan_load(options: RunOptions, here: Here | None = None) -> LoadPlan:
         raise UsageError(f"--main-gpu must be between 0 and {n - 1} ({names}); got {main}")
     if n and len(shares) > n:
         raise UsageError(f"--tensor-split must have one share for each GPU ({names}); got {len(shares)} shares")
-    options = options.with_profile
     if len(options.plans) == 1:
         return LoadPlan(options, here, *_placed(options, here))
     near = options.with_trees_of(NEAR_BUDGET)

@@ -151,10 +151,11 @@ class FollowedPlans:
 def may_follow(options: RunOptions, target: LlamaSettings, placement: Placement | None, is_auto: bool) -> bool:
     """Whether the number of threads is open, and nothing but the speed hangs on it.
 
-    options: with the profile, whose threads were chosen on purpose, as the user's are. target: the settings that its
-    context has. placement: with a target in VRAM the cores compute next to nothing. is_auto: whether plans are chosen
-    by what passes take, as the sizes of passes are then; where bits depend on them, the text depends on times anyway.
+    options: with the profile's settings, whose threads were chosen on purpose, as the user's are. target: the settings
+    that its context has. placement: with a target in VRAM the cores compute next to nothing. is_auto: whether plans are
+    chosen by what passes take, as the sizes of passes are then; where bits depend on them, the text depends on times
+    anyway.
     """
-    if options.with_profile.settings.threads is not None or (placement and placement.regime == "in VRAM"):
+    if options.settings.threads is not None or (placement and placement.regime == "in VRAM"):
         return False
     return not target.divides_attention or (is_auto and not options.pads)

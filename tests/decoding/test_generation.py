@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from specrun.catalog import embedded
+from specrun.decoding.completion import Completion
 from specrun.decoding.engine import Engine
 from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
@@ -177,3 +180,16 @@ def test_statistics_belong_to_their_own_generation(demo: Engine, prompt: list[in
     first = write(demo, prompt, SAMPLING, PLAN, 20)
     write(demo, prompt, SAMPLING, PLAN, 5)
     assert first.statistics.completion_tokens == 20
+
+
+def test_an_answer_that_is_kept_holds_no_sampler(demo: Engine, prompt: list[int]) -> None:
+    completion = Completion(demo, Request(prompt, SAMPLING, 12), FixedPlan(PLAN))
+    generation = completion.generation()
+    for done in write_alone(generation):
+        completion.add(done)
+    sampler = weakref.ref(generation.sampler)
+    del generation, done
+    gc.collect()
+    assert completion.last_drafted
+    assert len(completion.last_drafted.tree) > 1
+    assert sampler() is None

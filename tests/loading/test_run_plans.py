@@ -170,7 +170,8 @@ def test_it_is_open_where_nobody_decided_it_and_no_text_hangs_on_it() -> None:
     assert may_follow(replace(OPTIONS, profile=made()), EXACT, None, is_auto=False)
     decided = LlamaSettings(threads=4)
     assert not may_follow(replace(OPTIONS, settings=decided), EXACT, None, is_auto=True)
-    assert not may_follow(replace(OPTIONS, profile=replace(made(), settings=decided)), EXACT, None, is_auto=True)
+    tuned = replace(OPTIONS, profile=replace(made(), settings=decided)).with_profile
+    assert not may_follow(tuned, EXACT, None, is_auto=True)
     assert not may_follow(OPTIONS, AS_LLAMA, None, is_auto=False)
     assert may_follow(OPTIONS, AS_LLAMA, None, is_auto=True)
     assert not may_follow(replace(OPTIONS, exact=True), AS_LLAMA, None, is_auto=True)
