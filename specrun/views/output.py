@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from threading import Timer
+from contextlib import contextmanager, suppress
+from threading import Event, Thread, Timer
 from typing import Any
 
 from rich.cells import cell_len
@@ -21,6 +21,8 @@ from specrun.locations import json_text
 
 _SECONDS_BEFORE_ACTIVITY = 0.5  # what is over sooner needs no line
 _FRAMES_PER_SECOND = 8
+_SECONDS_BEFORE_A_LINE = 20.0  # off a terminal; each further line comes after twice the time
+_MOST_BETWEEN_LINES = 600.0  # seconds
 _ANY_WIDTH = 100_000  # columns; more than any row has
 _GAP = 2  # columns of the terminal between two columns of a table
 _READABLE = 24  # columns that a cell of several words gets at least: a narrower one reads like a list of words
@@ -80,7 +82,7 @@ def print_table(renderable: RenderableType) -> None:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Yields a function that shows the current activity on stderr; it does nothing if stderr is not a terminal."""
+    """Yields a function that shows the current activity on stderr, as `activity` does."""
     latest = deque([""], maxlen=1)
     with activity(lambda: latest[0]):
         yield latest.append
@@ -88,12 +90,14 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def activity(text: Callable[[], str]) -> Iterator[None]:
-    """Show on stderr, if it is a terminal, what is being done inside the block, as soon as that takes half a second.
+    """Show on stderr what is being done inside the block, as soon as that takes half a second. Off a terminal a line
+    says it now and then.
 
     text: says it; called several times a second from another thread. Nothing else may be drawn meanwhile.
     """
     if not stderr.is_terminal:
-        yield
+        with _lines(text):
+            yield
         return
     from rich.live import Live
     from rich.spinner import Spinner
@@ -113,6 +117,29 @@ def activity(text: Callable[[], str]) -> Iterator[None]:
         start.cancel()
         start.join()
         live.stop()
+
+
+@contextmanager
+def _lines(text: Callable[[], str]) -> Iterator[None]:
+    """Say in lines what is being done inside the block."""
+    over = Event()
+
+    def say() -> None:
+        seconds = _SECONDS_BEFORE_A_LINE
+        while not over.wait(seconds):
+            seconds = min(2 * seconds, _MOST_BETWEEN_LINES)
+            if now := text():
+                # rich would answer a broken pipe by giving up stdout, too
+                with suppress(OSError):
+                    print(one_line(without_secrets(now)), file=stderr.file, flush=True)
+
+    thread = Thread(target=say, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def note(text: str) -> None:

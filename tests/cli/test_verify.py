@@ -9,6 +9,7 @@ import pytest
 
 from specrun.catalog import embedded
 from specrun.decoding import generation
+from specrun.views import output
 from tests.conftest import SpecrunHere
 from tests.models import wide_target
 from tests.verifying.test_verifier import wrong_after
@@ -48,6 +49,17 @@ def test_auto_is_compared_beside_a_plan_that_always_drafts(here: SpecrunHere, pr
     assert "identical" in tree
     assert answer.startswith("Does it change the answers? No: ")
     assert "\x1b" not in result.stdout + result.stderr
+
+
+@pytest.mark.slow
+def test_off_a_terminal_lines_say_how_far_it_is(
+    here: SpecrunHere, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "_SECONDS_BEFORE_A_LINE", 0.02)
+    result = here("verify", "--json", "--prompts", prompts, "--temp", "0", "--no-learn", *QUICK)
+    assert result.code == 0, result
+    assert "mine, prompt 1 of 1, T=0: writing" in result.stderr
+    assert len(json.loads(result.stdout)) == 2
 
 
 def test_without_a_draft_the_text_itself_is_drafted_from(here: SpecrunHere, prompts: Path) -> None:

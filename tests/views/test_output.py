@@ -61,6 +61,18 @@ def test_elsewhere_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert file.getvalue() == ""
 
 
+def test_elsewhere_a_line_says_now_and_then_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(output, "stderr", Console(file=file))
+    monkeypatch.setattr(output, "_SECONDS_BEFORE_A_LINE", 0.01)
+    with output.progress() as show:
+        for text in ("doing this", "doing that"):
+            show(text)
+            wait_until(lambda text=text: f"{text}\n" in file.getvalue(), text)
+    n = file.getvalue().count("\n")
+    assert n <= 8, "each after twice the time"
+
+
 def test_loading_says_what_and_from_where_and_how_far_it_is(demo_target: Path) -> None:
     shares: list[float] = []
     with LlamaModel(demo_target, progress=shares.append):
