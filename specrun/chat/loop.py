@@ -152,9 +152,9 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                     self._session.take_back()
                 raise
             self._keep(completion)
-        if completion.finish_reason == "context":
-            self._note("the context is full: the answer was cut off; use /clear, or a chat with a larger --ctx-size")
         answer = self._session.messages[-1]["content"]
+        if completion.finish_reason == "context" and answer:  # else the notices say so
+            self._note("the context is full: the answer was cut off; use /clear, or a chat with a larger --ctx-size")
         for line in [answer_report.one_line(completion), *self._notices.after(completion, answer)]:
             self._note(line)
 

@@ -31,11 +31,11 @@ _LAST = 1 << 62  # the number of an answer whose line has not come
 class PromptLine:
     """One line of a JSONL input."""
 
-    id: Any  # the line's number if it has no id, or None if it is wrong besides, as another may have that number
+    id: Any  # the line's number if it has no id, or none that could be read
     prompt: str = ""
     error: str | None = None  # why the line has no usable prompt
     number: int = 0  # of the line
-    has_id: bool = True  # whether it has an id, or is right
+    has_id: bool = True  # whether it has an id, or is right; another line may have the number of a wrong one as its id
 
     @property
     def name(self) -> str:
@@ -47,11 +47,10 @@ class PromptLine:
 class Printed:
     """Objects on stdout, in the order of the lines or as they are ready. Use it in a `with` statement.
 
-    after_ctrl_c: what becomes of texts after that, for people. ended: of those that are whole.
+    after_ctrl_c: what becomes of texts after that, for people.
     """
 
     after_ctrl_c = "Ctrl-C ends the texts as they are"
-    ended = "finished; with --output FILE the same command would go on with the others"
 
     as_ready: bool
     _waiting: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -70,6 +69,11 @@ class Printed:
         while self._next in self._waiting:
             output.write_json(self._waiting.pop(self._next))
             self._next += 1
+
+    def ended(self, texts: str, n_cut: int) -> str:
+        """What became of the texts of a run that Ctrl-C ended. texts: the whole ones. n_cut: texts that are not."""
+        cut = f", {n_cut} written as far as {'it' if n_cut == 1 else 'they'} came" if n_cut else ""
+        return f"{texts} finished{cut}; with --output FILE the same command would go on with the others"
 
     def __enter__(self) -> Printed:
         return self
@@ -107,7 +111,6 @@ class AnswersFile:
     """
 
     after_ctrl_c = "Ctrl-C keeps the finished texts"
-    ended = "kept; the same command goes on with the others"
 
     def __init__(self, path: Path, known: Sequence[PromptLine] = ()) -> None:
         if path.exists() and not path.is_file():
@@ -166,7 +169,7 @@ class AnswersFile:
         for number, line in enumerate(data[:end].splitlines(keepends=True), start=1):
             try:
                 value = parse_json(line)
-                is_failed, has_id = "error" in value, value["id"] is not None or "line" not in value
+                is_failed, has_id = "error" in value, "line" not in value
                 asked = PromptLine(value["id"], number=value.get("line", 0), has_id=has_id)
                 made_from = [] if is_failed else list(map(str, value[_MADE_FROM]))
                 self._kept[asked.name] = _Kept(line, made_from, is_failed, not has_id)
@@ -213,6 +216,10 @@ class AnswersFile:
             output.note(f"lines whose answers are in {self._path} already are left out")
         kept.number = number
         return True
+
+    def ended(self, texts: str, _n_cut: int) -> str:
+        """As `Printed.ended`; those that are not whole are not in the file."""
+        return f"{texts} kept; the same command goes on with the others"
 
     def put(self, number: int, line: PromptLine, value: dict[str, Any]) -> None:
         """Append an answer. Raises SpecrunError if that fails; then the file is as it was before."""

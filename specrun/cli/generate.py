@@ -210,14 +210,15 @@ def read_lines(argument: str | None, files: Sequence[Path]) -> Iterator[PromptLi
 def _parse(raw: bytes, number: int, prefix: str) -> PromptLine:
     from specrun.cli.answers import PromptLine
 
+    wrong: dict[str, Any] = {"id": number, "number": number, "has_id": False}
     try:
         line = given_json(_decode(raw, f"line {number}"), f"line {number}", PromptError)
     except PromptError as error:
-        return PromptLine(None, error=str(error), number=number, has_id=False)
+        return PromptLine(**wrong, error=str(error))
     if not isinstance(line, dict):
-        why = f'line {number} is no object; write {{"prompt": "..."}} in each line'
-        return PromptLine(None, error=why, number=number, has_id=False)
-    wrong: dict[str, Any] = {"id": line.get("id"), "number": number, "has_id": "id" in line}
+        return PromptLine(**wrong, error=f'line {number} is no object; write {{"prompt": "..."}} in each line')
+    if "id" in line:
+        wrong |= {"id": line["id"], "has_id": True}
     if not isinstance(line.get("prompt"), str):
         return PromptLine(**wrong, error=f'line {number} has no "prompt" text')
     if not line["prompt"].strip():

@@ -82,6 +82,8 @@ class AnswerWriter:
             output.write_json(as_json(completion, self.model, answer, thinking))
         if self._stats and self.model.prompt_states:  # which say what this text's prompt leaves on disk
             self.model.prompt_states.close(self.model.engine)
+        if completion.finish_reason == "context" and answer:  # else the remarks say so
+            output.note(f"the text is cut off: {self.full_context}")
         for line in self._remarks(completion, answer):
             output.note(line)
         return INTERRUPTED_EXIT_CODE if completion.finish_reason == "interrupted" else 0
@@ -98,6 +100,11 @@ class AnswerWriter:
     def answered(self, completion: Completion, answer: str, thinking: str) -> tuple[dict[str, Any], list[str]]:
         """The object of a completion, and what is to be said about it."""
         return as_json(completion, self.model, answer, thinking), self._remarks(completion, answer)
+
+    @property
+    def full_context(self) -> str:
+        """Why a text ended with `context`, and what to do."""
+        return f"the context of {self.model.engine.ctx_size} tokens is full; give a larger --ctx-size"
 
     @property
     def made_from(self) -> str:
@@ -177,6 +184,8 @@ class _Asking:
     n_left_out: int = 0  # as they have answers
     failed: list[int] = field(default_factory=list)  # the numbers of their lines
     n_done: int = 0
+    n_cut: int = 0  # texts that Ctrl-C ended
+    n_full: int = 0  # texts that ended because the context was full
     n_tokens: int = 0
     exit_code: int = 0
     started: float = field(default_factory=time.monotonic)
@@ -216,7 +225,9 @@ class _Asking:
         self.answers.put(number, line, {"id": line.id} | value)
         for note in notes:
             output.note(note)
-        self.n_done += found.finish_reason != "interrupted"
+        is_cut = found.finish_reason == "interrupted"
+        self.n_done, self.n_cut = self.n_done + (not is_cut), self.n_cut + is_cut
+        self.n_full += found.finish_reason == "context"
 
     def count(self, n_tokens: int) -> None:
         self.n_tokens += n_tokens
@@ -232,14 +243,18 @@ class _Asking:
 
     def summary(self) -> str:
         """What was written, for a line at the end."""
-        written = f"{counted(self.n_done, 'text')}, {counted(self.n_tokens, 'token')}"
+        written = f"{counted(self.n_done + self.n_cut, 'text')}, {counted(self.n_tokens, 'token')}"
         return f"{written} in {duration_text(self._seconds)}, {self._rate} tokens/s"
 
     def ended(self) -> str:
         """What became of the texts of a run that Ctrl-C ended."""
         n, known = self.n_left_out + self.n_done, self.lines.known
         texts = counted(n, "text") if known is None else f"{n} of {counted(len(known), 'text')}"
-        return f"{texts} {self.answers.ended}"
+        return self.answers.ended(texts, self.n_cut)
+
+    def cut_off(self) -> str:
+        """How many texts the context had no room for."""
+        return f"{self.n_full} of {counted(self.n_done, 'text')} cut off: {self.writer.full_context}"
 
     def failures(self) -> str:
         """How many lines failed, and which."""
@@ -270,6 +285,8 @@ def write_lines(writer: AnswerWriter, lines: Lines, answers: Printed | AnswersFi
     output.hint(asking.summary())
     if interrupted():
         output.note(asking.ended())
+    if asking.n_full:
+        output.note(asking.cut_off())
     if asking.failed:
         output.note(asking.failures())
     return INTERRUPTED_EXIT_CODE if interrupted() else asking.exit_code

@@ -17,12 +17,12 @@ from specrun.long_run import left_text
 
 if TYPE_CHECKING:
     from specrun.decoding.completion import Completion
-    from specrun.decoding.generation import StepOfText
     from specrun.decoding.session import Session
     from specrun.decoding.statistics import Statistics
     from specrun.hardware.placement import PartName, Placement, Site
     from specrun.loading.model import Model
     from specrun.speculation.controllers.chooser import PlanChooser
+    from specrun.speculation.planning.guide import PassRecord
 
 _LETTERS: dict[PartName, str] = {"draft": "d", "target": "t", "experts": "e", "KV cache": "k", "compute": "c"}
 _WIDTH = 32  # characters of a bar
@@ -136,9 +136,10 @@ class Notices:
         if completion.is_unfinished:  # the text will not parse
             reason = completion.finish_reason
             new.insert(0, f"the text is cut off ({reason}): it is only the beginning of what the grammar asks for")
-        why = {"length": "--max-tokens ended the text", "context": "the context was full"}.get(completion.finish_reason)
-        if why and completion.text and not answer:
-            new.insert(0, f"{why} while the model was thinking; allow more, or ask it not to think (--think off)")
+        bound = {"length": "--max-tokens", "context": "--ctx-size"}.get(completion.finish_reason)
+        if bound and completion.text and not answer:
+            how = "give a larger one, or ask it not to think (--think off)"
+            new.insert(0, f"{bound} ended the text while the model was thinking; {how}")
         return new
 
 
@@ -257,7 +258,7 @@ def bar(site: Site) -> str:
     return text.ljust(_WIDTH, ".")
 
 
-def pass_tree(drafted: StepOfText, token_bytes: Callable[[int], bytes]) -> Tree:
+def pass_tree(drafted: PassRecord, token_bytes: Callable[[int], bytes]) -> Tree:
     """The tree of one pass. Accepted nodes are bold and say so; the others are dim and show their expected chance.
 
     Words say everything that the colours say, and colour-blind people can tell cyan from grey.

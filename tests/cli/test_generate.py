@@ -135,6 +135,12 @@ def test_a_prompt_fits_while_one_token_can_be_written(here: SpecrunHere, script:
     fits = here(*arguments, "-c", str(n_prompt + 1), "--json")
     assert json.loads(fits.stdout)["completion_tokens"] == 1
     assert json.loads(fits.stdout)["finish_reason"] == "context"
+    why = f"the context of {n_prompt + 1} tokens is full; give a larger --ctx-size"
+    assert fits.stderr.endswith(f"the text is cut off: {why}\n")
+    assert "the context" not in here(*arguments, "-c", str(n_prompt + 1), "-n", "1").stderr, "-n ended it"
+    lines = "".join(f"{json.dumps({'prompt': prompt})}\n" for prompt in ("a b c d e f", "a"))
+    many = here("generate", "--jsonl", *arguments[2:], "-c", str(n_prompt + 1), "-np", "1", stdin=lines)
+    assert many.stderr.endswith(f"1 of 2 texts cut off: {why}\n")
     result = here(*arguments, "-c", str(n_prompt))
     result.assert_fails(PROMPT_ERROR, f"{n_prompt} tokens", f"context {n_prompt}", "--ctx-size")
 
@@ -186,7 +192,7 @@ def test_jsonl_keeps_ids_and_goes_on_after_bad_lines(here: SpecrunHere, script: 
     ]
     bad = {json.dumps(answer.get("line", answer["id"])): answer["error"] for answer in answers if "error" in answer}
     assert list(bad) == ["3", "[1, 2]", "null", "7", "8", '"long"', "10", '{"\\udcff": 0.1}', "14"]
-    assert [answer["line"] for answer in answers if answer["id"] is None and "line" in answer] == [3, 8, 10, 14]
+    assert [answer["id"] for answer in answers if "line" in answer] == [3, 8, 10, 14]
     assert "line 3 is not JSON" in bad["3"]
     assert 'no "prompt"' in bad["[1, 2]"]
     assert result.stderr.endswith("9 of 13 lines failed (lines 3, 5, 6, 7, 8 and 4 more); `error` says why\n")
@@ -556,17 +562,17 @@ def test_a_line_separator_inside_a_json_string_does_not_end_the_line(
 @pytest.mark.parametrize(
     ("line", "identity", "part"),
     [
-        (b"{", None, "line 1 is not JSON: .* at column 2"),
-        (b'"text"', None, "is no object"),
+        (b"{", 1, "line 1 is not JSON: .* at column 2"),
+        (b'"text"', 1, "is no object"),
         (b'{"prompt": 3, "id": "x"}', "x", 'no "prompt"'),
         (b'{"prompt": "", "id": "x"}', "x", "empty prompt"),
-        (b'{"prompt": ""}', None, "empty prompt"),
-        (b'{"prompt": "\xff"}', None, "line 1 is not UTF-8"),
-        (b"[" * 100_000, None, "nested too deeply"),
-        (b'{"prompt": ' + b"1" * 5000 + b"}", None, "a number that is too long"),
-        (b'{"prompt": "a", "id": NaN}', None, "NaN, which is not a number"),
-        (b'{"prompt": "a", "id": [{"b": -Infinity}]}', None, "-Infinity, which is not a number"),
-        (b'{"prompt": "a", "id": 1e999}', None, "1e999, which is not a number"),
+        (b'{"prompt": ""}', 1, "empty prompt"),
+        (b'{"prompt": "\xff"}', 1, "line 1 is not UTF-8"),
+        (b"[" * 100_000, 1, "nested too deeply"),
+        (b'{"prompt": ' + b"1" * 5000 + b"}", 1, "a number that is too long"),
+        (b'{"prompt": "a", "id": NaN}', 1, "NaN, which is not a number"),
+        (b'{"prompt": "a", "id": [{"b": -Infinity}]}', 1, "-Infinity, which is not a number"),
+        (b'{"prompt": "a", "id": 1e999}', 1, "1e999, which is not a number"),
     ],
 )
 def test_a_bad_json_line_is_an_error_of_its_own(

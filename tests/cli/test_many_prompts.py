@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pexpect
+import psutil
 import pytest
 
 from specrun.catalog import embedded
@@ -150,7 +151,7 @@ def test_a_wrong_line_without_an_id_takes_no_other_line_s_place(here: SpecrunHer
     for _ in range(2):
         assert here("generate", *few).code == PROMPT_ERROR
         values = [json.loads(line) for line in out.read_text().splitlines()]
-        assert [(value["id"], value.get("line")) for value in values] == [(2, None), (None, 2), (4, None), (None, 4)]
+        assert [(value["id"], value.get("line")) for value in values] == [(2, None), (2, 2), (4, None), (4, 4)]
     file.write_text(
         '{"id": 2, "prompt": "a"}\n{"prompt": "b", "id": "b"}\n{"id": 4, "prompt": "c"}\n{"prompt": "d", "id": 1}\n'
     )
@@ -212,11 +213,26 @@ def test_ctrl_c_writes_what_is_finished(specrun: Specrun, tmp_path: Path, expect
     rest, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
     assert b"Traceback" not in stderr
-    assert b" of %d texts finished; with --output FILE" % N in stderr
     found = texts((first + rest).decode())
+    n_cut = (first + rest).count(b'"finish_reason": "interrupted"')
+    assert b"%d of %d texts finished" % (len(found) - n_cut, N) in stderr
+    assert (b", %d written as far as" % n_cut in stderr) == (n_cut > 0)
     assert found[0] == expected[0]
     whole = {identity: tokens for identity, tokens, _ in expected}
     assert all(whole[identity][: len(tokens)] == tokens for identity, tokens, _ in found)
+
+
+@pytest.mark.slow
+def test_ctrl_c_counts_what_is_written(specrun: Specrun, endless: Path, tmp_path: Path) -> None:
+    command = "generate", *OPTIONS[:2], "-m", endless, "-c", "16000", "-np", "2", "-f", lines(tmp_path, 2)
+    process = specrun.start(*command, "--speculate", "off")
+    loaded = psutil.Process(process.pid)
+    wait_until(lambda: loaded.cpu_times().user > 3, "passes that write the texts")
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    assert [json.loads(line)["finish_reason"] for line in stdout.splitlines()] == ["interrupted"] * 2
+    assert b"0 of 2 texts finished, 2 written as far as they came; with --output FILE" in stderr
 
 
 @pytest.mark.parametrize("arguments", [("-np", "2"), ("-o", "x"), ("--as-ready",)])

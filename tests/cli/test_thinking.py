@@ -66,7 +66,7 @@ def test_raw_interprets_nothing(here: SpecrunHere, thinker: Path) -> None:
 def test_a_text_that_ends_while_the_model_thinks_says_so(here: SpecrunHere, thinker: Path) -> None:
     result = here("generate", "why?", "-m", thinker, "--speculate", "off", "-n", "2")
     assert result.stdout == ""
-    assert "--max-tokens ended the text while the model was thinking; allow more" in result.stderr
+    assert "--max-tokens ended the text while the model was thinking; give a larger one" in result.stderr
 
 
 def test_a_chat_keeps_the_parts_apart(here: SpecrunHere, thinker: Path, tmp_path: Path) -> None:
