@@ -144,16 +144,17 @@ class Notices:
 
 
 def plan_words(plans: PlanChooser, temperature: float) -> str:
-    """The plan that is followed, where it comes from, and the rate that is expected of it."""
+    """The plan that is followed at first, where it comes from, and the rate that is expected of it."""
     from specrun.speculation.controllers.auto import Auto
     from specrun.speculation.controllers.chooser import FixedPlan
 
     if isinstance(plans, Auto):
-        if not plans.guide.knows_plain:
+        if not plans.knows_rate:
             return "whatever is fastest, learned while writing; `specrun tune` measures it once for all texts"
-        rate, plain = plans.rates
-        expected = f"; expected {rate_text(rate)} tokens/s, plain decoding {rate_text(plain)} tokens/s"
-        return f"{plans}{'' if plans.is_off else expected}"
+        rate, plain = map(rate_text, plans.rates)
+        if plans.is_off:
+            return f"at first off, {plans.source}; expected {plain} tokens/s"
+        return f"at first {plans}; expected {rate} tokens/s, plain decoding {plain} tokens/s"
     method = plans.plan().method if isinstance(plans, FixedPlan) else None
     if method and method.samples and method.lossless and temperature > 0:
         return f"{plans}; a seed's text differs from plain decoding's, but has the same distribution"
@@ -178,14 +179,15 @@ def chat_line(target: str | None, model: Model, temperature: float, way: str | N
         return f"{name}: {fixed if plans.plan().drafts else 'no speculation'}"
     if draft is None and way:
         return f"{name}: no draft; {way}"
-    if not plans.guide.knows_plain:
+    if not plans.knows_rate:
         return f"{name}: {drafting} where that pays"
     rate, plain = plans.rates
     if plans.is_off:
-        return f"{name}: no drafts, which is fastest here; {rate_text(plain)} tokens/s"
+        return f"{name}: no drafts at first, which was fastest here; expected {rate_text(plain)} tokens/s"
     if not plans.held.method.needs_draft:
         drafting = "drafts from the text itself"
-    return f"{name}: {drafting}, about {rate / plain:.1f} times as fast; {rate_text(rate)} tokens/s"
+    times = f"{rate / plain:.1f} times as fast as without"
+    return f"{name}: {drafting}; expected {rate_text(rate)} tokens/s, {times}"
 
 
 def status(completion: Completion, started: float) -> str:

@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 import specrun
 from specrun.hardware.machine import Device
 from specrun.hardware.placement import Site, place
-from specrun.views.answer_report import bar, chat_line, layers, picture
+from specrun.loading.run_plans import RunPlans
+from specrun.speculation.controllers.arm import ExpectedPlan, untried
+from specrun.speculation.controllers.auto import Auto
+from specrun.speculation.drafters.cost_aware import ADAPTIVE
+from specrun.speculation.method import OFF
+from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
+from specrun.speculation.planning.guide import Guide, RunCosts
+from specrun.views.answer_report import bar, chat_line, layers, picture, plan_words
 from tests.hardware.test_placement import DENSE, GB, MOE, request
 
 
@@ -26,6 +35,25 @@ def test_the_line_at_the_start_of_a_chat_says_who_answers_and_who_drafts(script:
     with specrun.load(None, threads=1, method="specinfer") as model:
         assert "a seed's text differs from plain decoding's" in chat_line(None, model, 0.8, None)
         assert "differs" not in chat_line(None, model, 0.0, None)
+
+
+def test_a_rate_is_promised_only_of_a_plan_that_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(*expected: ExpectedPlan) -> tuple[str, str]:
+        auto = Auto(expected, Guide(RunCosts.of(CostModel(CostTable([PassTime(1, 64, 100.0)])))))
+        monkeypatch.setattr(RunPlans, "at", lambda _, __: auto)
+        return plan_words(auto, 0.0), chat_line(None, model, 0.0, None).removeprefix("the embedded pair: ")
+
+    plan, plain = ADAPTIVE.plan(64, 16, 16), ExpectedPlan(OFF.plan(), 10.0, 0.1)
+    with specrun.load(None, threads=1) as model:
+        hoped_for, where = told(plain, *untried([plan], 10.0))
+        assert hoped_for.startswith("whatever is fastest")
+        assert where == "drafts by its draft where that pays"
+        known, at_first = told(plain, ExpectedPlan(plan, 20.0, 0.1))
+        assert known == f"at first {plan}, learned while writing; expected 20.0 tokens/s, plain decoding 10.0 tokens/s"
+        assert at_first == "drafts by its draft; expected 20.0 tokens/s, 2.0 times as fast as without"
+        off, none = told(plain, ExpectedPlan(plan, 5.0, 0.1))
+        assert off == "at first off, learned while writing; expected 10.0 tokens/s"
+        assert none == "no drafts at first, which was fastest here; expected 10.0 tokens/s"
 
 
 def test_it_is_plain_letters() -> None:

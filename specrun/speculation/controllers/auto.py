@@ -120,6 +120,11 @@ class Auto:
         return self._held.estimate(plain)[0] / plain, 1 / plain
 
     @property
+    def knows_rate(self) -> bool:
+        """Whether the rate of the plan that is followed was measured, in this run or before, and not only hoped for."""
+        return self.guide.knows_plain and (self.is_off or self._held.is_known or self._held.passes > 0)
+
+    @property
     def expected(self) -> list[ExpectedPlan]:
         """The rates of plain decoding and of all plans that were tried, by prior and observation, fastest first."""
         self._read()
