@@ -143,16 +143,16 @@ _PARTLY_IN_VRAM = 2.0  # times plain decoding with half of a 7B in VRAM (docs/gp
 
 
 def outlook(
-    texts: Sequence[Comparison], target: Path, catalog: Mapping[str, Entry]
+    texts: Sequence[Comparison], target: Path, catalog: Mapping[str, Entry], is_busy: bool
 ) -> tuple[str, list[tuple[Entry, Fit, float]]]:
     """What to expect of the models of `ASKED` on this machine: by what it is estimated, in a sentence, and for each how
-    it fits and its tokens a second with a draft, 0 where it does not fit. The rates at which passes have read are kept,
-    for other estimates.
+    it fits and its tokens a second with a draft, 0 where it does not fit. At which rates passes have read is kept, for
+    all estimates.
 
     texts: written in RAM, or with weights that were streamed, or both. target: the file of the model that wrote them.
+    is_busy: whether other programs held cores.
     """
-    here, file = LocalFits.now(catalog), GgufFile.read(target)
-    read: dict[str, float] = {}
+    file, read = GgufFile.read(target), dict[str, float]()
     gains: dict[Fits, float] = {"partly": _PARTLY_IN_VRAM}  # times plain decoding's rate, by where the weights lie
     for comparison in texts:
         s = comparison.plain.statistics
@@ -161,9 +161,8 @@ def outlook(
         else:  # a token looks up one row of the embedding
             read["ram"] = (target.stat().st_size - file.embedding_bytes) * s.tokens_per_second
         gains["streamed" if comparison.is_streamed else "ram"] = _TOKENS_PER_PASS / comparison.pass_cost
-    rates = replace(here.rates, **read, measured=(*here.rates.measured, *read))
-    keep_rates(read)
-    here = replace(here, rates=rates)
+    keep_rates(read, is_busy)
+    here = LocalFits.now(catalog)
     gpus = "".join(f"{gpu.name} and " for gpu in here.gpus)
     sentence = (
         f"On this machine, estimated with {gpus}{size_text(here.ram_bytes)} of free RAM, by reading {here.rates_text}, "

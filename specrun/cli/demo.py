@@ -67,7 +67,8 @@ def demo(
         run.is_over()  # raises KeyboardInterrupt after Ctrl-C
     models = ModelOptions(str(target), str(draft))
     speculation = SpeculationOptions(speculate="chain", depth=shown.N_DRAFTED, learn=False)
-    machine = MachineOptions(gpu_layers="0", gpu_layers_draft="0", threads=_free_threads(watch))
+    threads = _free_threads(watch)
+    machine = MachineOptions(gpu_layers="0", gpu_layers_draft="0", threads=threads)
     with opened(models, speculation, machine, temperature=0.0, most_ram=shown.MOST_RAM, is_measured=True) as model:
         first = shown.Comparison(model)
         output.note(first.announcement)
@@ -83,7 +84,7 @@ def demo(
                 for _ in texts[1].write(interrupted):
                     display("writing the same text with all weights in RAM")
         output.stdout.print(texts[1].beside)
-    sentence, expected = shown.outlook(texts, target, catalog())
+    sentence, expected = shown.outlook(texts, target, catalog(), is_busy=threads < usable_cores())
     output.stdout.print(sentence)
     output.print_table(_outlook_table(expected))
 

@@ -34,12 +34,14 @@ _REGIMES: dict[str, Fits] = {"in VRAM": "vram", "partly in VRAM": "partly", "in 
 class Rates:
     """Bytes a second that passes read. The defaults are assumed: what passes reach of the data sheets of a mid-range
     card, of two channels of DDR5 and of a PCIe SSD. measured: names of the rates that were measured on this machine.
+    busy: of these, names of those that were measured while other programs held cores.
     """
 
     vram: float = 240e9
     ram: float = 35e9
     disk: float = 2e9
     measured: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

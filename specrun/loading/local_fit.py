@@ -84,8 +84,6 @@ class LocalFits:
         """The rates at which passes read, and which of them are assumed, for people."""
         named = [("VRAM", "vram", self.rates.vram)] if self.gpus else []
         named += [("RAM", "ram", self.rates.ram), ("disk", "disk", self.rates.disk)]
-        measured = self.rates.measured
-        return ", ".join(
-            f"{size_text(rate)}/s from {name} ({'measured' if key in measured else 'assumed'})"
-            for name, key, rate in named
-        )
+        said = dict.fromkeys(self.rates.measured, "measured")
+        said |= dict.fromkeys(self.rates.busy, "measured while other programs held cores")
+        return ", ".join(f"{size_text(rate)}/s from {name} ({said.get(key, 'assumed')})" for name, key, rate in named)

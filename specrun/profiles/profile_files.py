@@ -18,7 +18,6 @@ from specrun.profiles.profile import Origin, Profile, now
 
 KINDS: Mapping[Origin, str] = {"tuned": "profiles", "learned": "profiles/learned"}  # of facts
 UNFINISHED = "profiles/unfinished"
-_OF_PASSES = {"read by": "passes"}  # what the rates of RAM and disk are kept as
 # What a user calls the parts of an identity.
 _NAMES = {
     "memory": "RAM", "driver": "GPU driver", "devices": "GPUs", "context": "--ctx-size", "settings": "options",
@@ -157,10 +156,13 @@ def changed_parts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return ", ".join(_NAMES.get(part, part) for part, value in now.items() if before.get(part) != value)
 
 
-def keep_rates(read: Mapping[str, float]) -> None:
-    """Keep at how many bytes a second passes have just read, by the names of the rates in `Rates`."""
-    _, before = kept_facts.recall("rates", _OF_PASSES, _kept_rates) or ("", {})
-    kept_facts.remember("rates", _OF_PASSES, {"created": now(), "bytes_per_second": {**before, **read}})
+def keep_rates(read: Mapping[str, float], is_busy: bool) -> None:
+    """Keep at how many bytes a second passes have just read, by the names of the rates in `Rates`. is_busy: whether
+    other programs held cores; such rates count where no others are known.
+    """
+    of = _of_passes(is_busy)
+    _, before = kept_facts.recall("rates", of, _kept_rates) or ("", {})
+    kept_facts.remember("rates", of, {"created": now(), "bytes_per_second": {**before, **read}})
 
 
 def known_rates(catalog: Mapping[str, Entry]) -> Rates:
@@ -176,12 +178,12 @@ def known_rates(catalog: Mapping[str, Entry]) -> Rates:
         if entry.kind == "dense" and entry.expected_bytes
     }
     told = [(profile.created, _told_by(profile, sizes)) for profile in (saved() if are_saved() else ())]
-    if kept := kept_facts.recall("rates", _OF_PASSES, _kept_rates):
-        told.append(kept)
+    kept, busy = (kept_facts.recall("rates", _of_passes(is_busy), _kept_rates) or ("", {}) for is_busy in (False, True))
     found: dict[str, float] = {}
-    for _, rates in sorted(told, key=lambda one: one[0]):
+    for _, rates in sorted([*told, kept], key=lambda one: one[0]):
         found |= rates
-    return Rates(**found, measured=tuple(found))
+    only_busy = {name: rate for name, rate in busy[1].items() if name not in found}
+    return Rates(**found, **only_busy, measured=(*found, *only_busy), busy=tuple(only_busy))
 
 
 def _told_by(profile: Profile, sizes: Mapping[str, int]) -> dict[str, float]:
@@ -195,6 +197,11 @@ def _told_by(profile: Profile, sizes: Mapping[str, int]) -> dict[str, float]:
     if isinstance(disk, (int, float)) and disk > 0:
         found["disk"] = float(disk)
     return found
+
+
+def _of_passes(is_busy: bool) -> dict[str, Any]:
+    """What the rates at which passes read depend on."""
+    return {"read by": "passes", "beside other programs": is_busy}
 
 
 def _kept_rates(value: Any) -> tuple[str, dict[str, float]]:

@@ -107,7 +107,7 @@ def about_rate(tokens_per_second: float | None) -> str:
     """A rate that is only estimated; empty where there is none."""
     if not tokens_per_second:
         return ""
-    return f"~{tokens_per_second:.{0 if tokens_per_second >= 10 else 1}f}"
+    return f"~{tokens_per_second:.{0 if tokens_per_second >= 10 else 1 if tokens_per_second >= 0.1 else 2}f}"
 
 
 def made_drafts_table(result: Result, usual: str) -> FittingTable:

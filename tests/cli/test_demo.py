@@ -29,7 +29,7 @@ def test_in_a_pipe_it_is_figures_and_what_follows_from_them(here: SpecrunHere) -
     assert re.match(r"the same text, \d+\.\d times as fast: .* from disk", verdict)
     assert in_ram.startswith("With all weights in RAM")
     assert outlook.startswith("On this machine")
-    rates = re.search(r"by reading (.* disk \(measured\)),", outlook)
+    rates = re.search(r"by reading (.* disk \(measured[^)]*\)),", outlook)
     assert rates
     assert f"by reading {rates[1]}\n" in here("models", "list").stderr
     assert [line.split()[0] for line in table] == ["model", *ASKED]

@@ -68,7 +68,7 @@ def test_both_texts_read_the_same_weights_from_disk_and_write_what_is_written_in
         assert "from disk" not in in_ram.verdict
         assert "both texts are written from RAM" in in_ram.announcement
     assert {c.plain.text for c in (streamed, in_ram)} == {c.fast.text for c in (streamed, in_ram)}
-    sentence, _ = outlook([streamed, in_ram], wide_pair.wide_pair(Run())[0], catalog())
+    sentence, _ = outlook([streamed, in_ram], wide_pair.wide_pair(Run())[0], catalog(), is_busy=False)
     disk = streamed.plain.statistics.bytes_read / streamed.plain.statistics.seconds
     assert f"{size_text(disk)}/s from disk (measured)" in sentence
     assert "/s from RAM (measured)" in sentence
@@ -100,7 +100,8 @@ def test_the_sentence_where_rounding_parted_the_texts(model: Model) -> None:
 def test_models_that_people_run_are_placed_on_this_machine(model: Model, demo_target: Path) -> None:
     in_ram = written(model)
     in_ram.plain.statistics.seconds = in_ram.fast.statistics.seconds = 1.0
-    sentence, found = outlook([in_ram], demo_target, catalog())
+    sentence, found = outlook([in_ram], demo_target, catalog(), is_busy=True)
     assert [entry.alias for entry, _, _ in found] == list(ASKED)
     assert all(fast >= fit.tokens_per_second >= 0 for _, fit, fast in found)
     assert "from disk (assumed)" in sentence  # nothing was read from it
+    assert "from RAM (measured while other programs held cores)" in sentence

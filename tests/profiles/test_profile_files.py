@@ -39,10 +39,13 @@ def test_a_dense_model_in_one_memory_tells_its_rate() -> None:
 def test_what_passes_read_last_counts() -> None:
     hardware = {"storage": {"bytes_per_second": 3e9}}
     profile_files.save(made("a", created="2026-01-01T00:00:00+00:00", hardware=hardware))
-    profile_files.keep_rates({"disk": 1e9})
-    profile_files.keep_rates({"ram": 5e9})
+    profile_files.keep_rates({"disk": 1e9}, is_busy=False)
+    profile_files.keep_rates({"disk": 4e8, "ram": 2e9}, is_busy=True)
     rates = known_rates(catalog())
-    assert (rates.disk, rates.ram, set(rates.measured)) == (1e9, 5e9, {"disk", "ram"})
+    assert (rates.disk, rates.ram, rates.busy) == (1e9, 2e9, ("ram",)), "where no other is known"
+    profile_files.keep_rates({"ram": 5e9}, is_busy=False)
+    rates = known_rates(catalog())
+    assert (rates.disk, rates.ram, set(rates.measured), rates.busy) == (1e9, 5e9, {"disk", "ram"}, ())
     profile_files.save(made("b", created="9999-01-01T00:00:00+00:00", hardware=hardware))
     rates = known_rates(catalog())
     assert (rates.disk, rates.ram) == (3e9, 5e9)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from specrun.views.models_table import models_table
+from specrun.views.models_table import about_rate, models_table
 
 
 def row(alias: str | None, family: str | None, **changes: Any) -> dict[str, Any]:
@@ -82,3 +82,7 @@ def test_what_is_published_but_cannot_be_run_is_said_apart() -> None:
 def test_a_long_name_takes_the_room_of_what_is_optional() -> None:
     lines = drawn(row("a" * 46, "a", fits="streamed", recommended=True), row("b", "a")).splitlines()
     assert lines[-1] == "left out in this width: kind, draft, tok/s"
+
+
+def test_a_slow_rate_is_not_shown_as_none() -> None:
+    assert [about_rate(rate) for rate in (None, 0.0, 0.024, 0.44, 12.3)] == ["", "", "~0.02", "~0.4", "~12"]
