@@ -184,7 +184,7 @@ class _Asking:
     n_left_out: int = 0  # as they have answers
     failed: list[int] = field(default_factory=list)  # the numbers of their lines
     n_done: int = 0
-    n_cut: int = 0  # texts that Ctrl-C ended
+    n_cut: int = 0  # texts that Ctrl-C ended, and that are written
     n_full: int = 0  # texts that ended because the context was full
     n_tokens: int = 0
     exit_code: int = 0
@@ -226,7 +226,8 @@ class _Asking:
         for note in notes:
             output.note(note)
         is_cut = found.finish_reason == "interrupted"
-        self.n_done, self.n_cut = self.n_done + (not is_cut), self.n_cut + is_cut
+        self.n_done += not is_cut
+        self.n_cut += is_cut and isinstance(self.answers, Printed)  # a file gets whole texts only
         self.n_full += found.finish_reason == "context"
 
     def count(self, n_tokens: int) -> None:

@@ -259,8 +259,11 @@ def test_progress_is_shown_on_a_terminal_where_the_answers_go_to_a_file(specrun:
     terminal.expect("of 8 texts", timeout=TIMEOUT_S)
     terminal.expect("tokens/s", timeout=TIMEOUT_S)
     terminal.sendintr()
+    terminal.expect(r"(\d+) texts?, \d+ tokens in")
+    n_said = int(terminal.match.group(1))
     terminal.expect("of 8 texts kept; the same command goes on", timeout=TIMEOUT_S)
     terminal.expect(pexpect.EOF)
+    assert out.read_text().count('"text"') == n_said, "texts that Ctrl-C ended are in no file"
 
 
 def test_no_line_at_all_is_said_and_no_file_is_made(here: SpecrunHere, tmp_path: Path) -> None:
