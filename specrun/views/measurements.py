@@ -166,8 +166,10 @@ def sentence(profile: Profile, plan: TunedPlan) -> str:
 
 
 def _range(tuned: TunedPlan, plan: Plan, rate: float) -> str:
-    """The range that the rate of a plan is expected in: of most texts, or of the mean of several."""
-    if plan.drafts and tuned.ratio_range:
+    """The range that the rate of a plan is expected in: of most texts, or of the mean of several. Where the tuned plan
+    is `off`, the range of texts is that of runs that leave trees where these lose, and says nothing of trees alone.
+    """
+    if tuned.plan.drafts and tuned.ratio_range:
         low, high = (ratio * tuned.plain_tokens_per_second for ratio in tuned.ratio_range)
         return f"{rate_text(low)} to {rate_text(high)} tokens/s"
     error = next((one.error for one in tuned.expected if one.plan == plan), 0.0)
