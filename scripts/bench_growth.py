@@ -174,7 +174,7 @@ def measure(model: Model, arguments: argparse.Namespace) -> dict[str, dict[str, 
         by_method: dict[str, dict[int, float]] = rows.setdefault(f"{temperature:g}", {})
         for n in arguments.budgets:
             limits = DraftLimits(n, min(DEPTH, n - 1), n, arguments.leaves)
-            own = free_guide(n, Calibration(*calibration.counts))
+            own = free_guide(n, Calibration(calibration.counts))
             shape = sequoia.best_shape(vector, n, DEPTH, arguments.leaves)
             sums: dict[str, list[int]] = {}
             for prompt, text, seeded in zip(prompts, texts, seeds, strict=True):

@@ -86,7 +86,7 @@ class ByTheTables(Guide):
     """A guide to which every step has taken just as long as its tables say."""
 
     def __init__(self, known: Tables, total: Total) -> None:
-        super().__init__(RunCosts.of(known.costs), Calibration(*known.calibration.counts), known.rate)
+        super().__init__(RunCosts.of(known.costs), Calibration(known.calibration.counts), known.rate)
         self._tables = known.costs
         self._total = total
 

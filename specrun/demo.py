@@ -23,13 +23,13 @@ from specrun.display_text import counted, rate_text, size_text
 from specrun.errors import SpecrunError, disk_errors
 from specrun.hardware.fit import Fit, Fits
 from specrun.interrupts import never
+from specrun.loading.known_rates import keep_rates
 from specrun.loading.local_fit import LocalFits
 from specrun.loading.model import Model
 from specrun.locations import cache_dir
 from specrun.long_run import Run
 from specrun.making.widening import WiderModel
 from specrun.options.sampling_options import SamplingOptions
-from specrun.profiles.profile_files import keep_rates
 from specrun.speculation.controllers.chooser import FixedPlan
 from specrun.speculation.method import OFF
 

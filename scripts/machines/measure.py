@@ -23,7 +23,7 @@ from specrun.llama_settings import LlamaSettings
 from specrun.loading.learning import Learner
 from specrun.loading.model import Model
 from specrun.loading.opening import profiled
-from specrun.loading.run_options import RunOptions, identity_of
+from specrun.loading.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.options.sampling_options import SamplingOptions
 from specrun.options.speculation_options import SpeculationOptions
@@ -171,7 +171,7 @@ def untuned(folder: Path, agreement: int, cell: Cell, runs: int = 2) -> list[tup
 def tune(folder: Path, agreement: int, effort: EffortName) -> tuple[Profile, Counter[str]]:
     """The profile of `specrun tune`, kept, and the seconds that its stages took."""
     given, times = options(folder, agreement), StageTimes()
-    profile, *_ = tune_pair(given, identity_of(given), effort, (0.8, 0.0), None, True, Run(times.display))
+    profile, *_ = tune_pair(given, effort, (0.8, 0.0), None, True, Run(times.display))
     times.display("")
     profile_files.save(profile)
     return profile, times.seconds

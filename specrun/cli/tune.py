@@ -120,8 +120,8 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
     from specrun.decoding.calibration_texts import TuningText
     from specrun.long_run import Run
     from specrun.profiles import profile_files
-    from specrun.tuning import unfinished
     from specrun.tuning.tune_pair import OtherProcessNeededError, expected_seconds, fastest_of, tune_drafts
+    from specrun.tuning.unfinished import key_of
     from specrun.views.answer_report import picture
 
     watch = LoadWatch(with_names=True)
@@ -147,12 +147,10 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
             tuned = tune_drafts(drafts, effort, temperatures, own, what.raw, run)
     except (KeyboardInterrupt, OtherProcessNeededError) as end:
         if not isinstance(end, OtherProcessNeededError) or interrupted():
-            return _interrupted(drafts, unfinished.key_of(effort, temperatures, own, what.raw))
+            return _interrupted(drafts, key_of(effort, temperatures, own, what.raw))
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **end.variables})
     profiles = [replace(one.profile, picture=picture(one.placement)) for one in tuned]
     paths = [profile_files.save(profile) for profile in profiles]
-    for profile in profiles:
-        unfinished.delete(profile.identity)
     best = fastest_of(tuned)
     if len(tuned) > 1:
         with disk_errors("written", kind=ProfileError):
@@ -236,7 +234,7 @@ def _list(json: bool) -> None:
     from specrun.profiles import profile_files
     from specrun.views import measurements
 
-    profiles = list(profile_files.saved(with_learned=True))
+    profiles = profile_files.saved(with_learned=True)
     if json:
         _show(profiles, as_json=True, as_list=True)
     elif not profiles:

@@ -56,7 +56,7 @@ def drafts_of_several(
         steps.append(text.begin_step(plan, most + 1, guide))
     _grow(steps)
     if pays and times:
-        _cut(steps, n_read, row[: n_tokens + further + 1], rate, times.sizes)
+        _cut(steps, n_read, row[: n_tokens + further + 1], rate, times.costs.target.sizes)
     return steps
 
 
@@ -90,7 +90,7 @@ def pass_size(steps: Sequence[StepOfText], prefills: Sequence[Generation]) -> in
     size = target.padding.padded(n)
     if n == 1 or guide is None or not target.cells.drops_padding:
         return size
-    best = guide.size(n)
+    best = guide.costs.target.size(n)
     return best if size < best <= room_of([one.text for one in steps])[0] else size
 
 

@@ -67,8 +67,8 @@ def of_one_cache(target: TargetContext) -> ExactPasses:
 
 def of_profile(profile: Profile) -> ExactPasses:
     """What `specrun tune` measured and chose."""
-    is_exact = profile.pads or profile.exact_sizes == ANY_SIZE
-    cost = profile.padding_cost if profile.pads else 0.0
+    is_exact, target = profile.pads or profile.exact_sizes == ANY_SIZE, profile.costs.target
+    cost = target.ms(profile.padding.padded(1), target.times[0].ctx) / target.ms(1, target.times[0].ctx) - 1
     return ExactPasses(profile.padding, is_exact, cost, profile.settings.tiled or "auto")
 
 

@@ -53,7 +53,7 @@ def choosers(
     temperatures = [tuned.temperature for tuned in begin_with.plans] if begin_with and is_tuned else _TEMPERATURES
     autos = {}
     for t in temperatures:
-        guide = Guide(costs, Calibration(*known[t]) if t in known else None)
+        guide = Guide(costs, Calibration(known.get(t)))
         first = begin_with.at(t).plan if begin_with and is_tuned else None
         autos[t] = Auto(_expected(plans, begin_with, t), guide, first, is_tuned)
     return autos
@@ -118,6 +118,7 @@ class Learner:
         if guide is None or self.options.profile:
             return None
         learned = guide.costs
+        calibrations = {t: auto.guide.calibration.with_run() for t, auto in choosers.items()}
         table = learned.draft.table(guide.plain_ms(0)) if self.options.draft else None
         return Profile(
             identity=self.identity,
@@ -125,15 +126,10 @@ class Learner:
             draft=self.options.draft.name if self.options.draft else "",
             settings=self.settings,
             costs=CostModel(CostTable(learned.target.times), table),
-            acceptance=[_acceptance(t, auto) for t, auto in choosers.items()],
+            acceptance=[Acceptance(t, of_run, [], of_run.n_counted) for t, of_run in calibrations.items()],
             plans=[_plan(t, auto) for t, auto in choosers.items()],
             origin="learned",
         )
-
-
-def _acceptance(temperature: float, auto: Auto) -> Acceptance:
-    calibration = auto.guide.calibration.with_run()
-    return Acceptance(temperature, calibration, [], calibration.n_counted)
 
 
 def _plan(temperature: float, auto: Auto) -> TunedPlan:

@@ -16,7 +16,7 @@ from specrun.hardware.memory import Memory
 from specrun.hardware.model_shape import ModelShape, expected_shape
 from specrun.llama import devices
 from specrun.llama_settings import UNDECIDED
-from specrun.profiles.profile_files import known_rates
+from specrun.loading.known_rates import known_rates
 
 IN_MEMORY = ("vram", "partly", "ram")  # the values of `Fit.fits` of a model that is not read from disk in every pass
 

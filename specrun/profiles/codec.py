@@ -12,7 +12,7 @@ from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.profile import Profile, TunedPlan
 from specrun.speculation.controllers.arm import ExpectedPlan
-from specrun.speculation.method import Plan
+from specrun.speculation.method import Method, Plan
 from specrun.speculation.planning.calibration import Calibration
 from specrun.speculation.planning.costs import CostTable, PassTime
 from specrun.speculation.planning.pass_sizes import PassSizes
@@ -56,22 +56,30 @@ def profile_from_json(value: Any) -> Profile:
 def converter() -> Converter:
     """Converts dataclasses of measurements to JSON values and back."""
     from cattrs import Converter  # importing it takes a tenth of a second
-    from cattrs.gen import make_dict_structure_fn
+    from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
     converter = Converter(detailed_validation=False)
     # Classes come before those that contain them, whose generated functions keep the hooks that they find.
     converter.register_unstructure_hook(float, lambda value: round(value, _DECIMALS))
     # What the machine and the files are compared by stays as it is.
     converter.register_unstructure_hook_func(lambda kind: kind == dict[str, Any], lambda value: value)
-    converter.register_unstructure_hook(Plan, _plan_to_json)
-    converter.register_structure_hook(Plan, _plan_from_json)
+    converter.register_unstructure_hook(Method, lambda method: method.name)
+    converter.register_structure_hook(Method, lambda name, _: METHODS[name])
+    converter.register_unstructure_hook(TreeShape, lambda shape: list(shape.child_counts))
+    converter.register_structure_hook(TreeShape, lambda counts, _: TreeShape.of_children(counts))
+    children = override(rename="children", omit_if_default=True)
+    converter.register_unstructure_hook(Plan, make_dict_unstructure_fn(Plan, converter, shape=children))
+    converter.register_structure_hook(Plan, make_dict_structure_fn(Plan, converter, shape=children))
     converter.register_unstructure_hook(CostTable, lambda table: converter.unstructure(list(table.times)))
     converter.register_structure_hook(CostTable, lambda value, _: CostTable(converter.structure(value, list[PassTime])))
     converter.register_unstructure_hook(PassSizes, _sizes_to_json)
     fields_to_sizes = make_dict_structure_fn(PassSizes, converter)
     converter.register_structure_hook(PassSizes, lambda value, cls: fields_to_sizes(_sizes_fields(value), cls))
-    converter.register_unstructure_hook(Calibration, _calibration_to_json)
-    converter.register_structure_hook(Calibration, _calibration_from_json)
+    names = ("seen", "accepted")
+    converter.register_unstructure_hook(Calibration, lambda one: dict(zip(names, one.counts.tolist(), strict=True)))
+    converter.register_structure_hook(
+        Calibration, lambda value, _: Calibration(np.array([value[n] for n in names], float))
+    )
     # A setting that this version does not know may change what was measured.
     converter.register_structure_hook(
         LlamaSettings, make_dict_structure_fn(LlamaSettings, converter, _cattrs_forbid_extra_keys=True)
@@ -84,22 +92,8 @@ def converter() -> Converter:
 def _nest_plan(cls: type, converter: Converter) -> None:
     """Let the keys of the plan stand among those of the object that has it."""
     to_json, from_json = converter.get_unstructure_hook(cls), converter.get_structure_hook(cls)
-    converter.register_unstructure_hook(cls, lambda value: _flat(to_json(value)))
+    converter.register_unstructure_hook(cls, lambda value: (fields := to_json(value)).pop("plan") | fields)
     converter.register_structure_hook(cls, lambda value, cls: from_json({**value, "plan": value}, cls))
-
-
-def _flat(value: dict[str, Any]) -> dict[str, Any]:
-    plan: dict[str, Any] = value.pop("plan")
-    return plan | value
-
-
-def _calibration_to_json(calibration: Calibration) -> dict[str, Any]:
-    seen, accepted = calibration.counts
-    return {"seen": seen.tolist(), "accepted": accepted.tolist()}
-
-
-def _calibration_from_json(value: dict[str, Any], _type: type) -> Calibration:
-    return Calibration(np.array(value["seen"], np.float64), np.array(value["accepted"], np.float64))
 
 
 def _sizes_to_json(sizes: PassSizes) -> dict[str, Any]:
@@ -111,14 +105,3 @@ def _sizes_to_json(sizes: PassSizes) -> dict[str, Any]:
 def _sizes_fields(value: dict[str, Any]) -> dict[str, Any]:
     """The inverse of `_sizes_to_json`, by field."""
     return value | dict.fromkeys(("least", "multiple", "most"), value["only"]) if "only" in value else value
-
-
-def _plan_to_json(plan: Plan) -> dict[str, Any]:
-    bounds = {name: getattr(plan, name) for name in ("budget", "depth", "width")}
-    shape = {"children": list(plan.shape.child_counts)} if plan.shape else {}
-    return {"method": plan.method.name, **bounds, **shape}
-
-
-def _plan_from_json(value: dict[str, Any], _type: type) -> Plan:
-    plan = Plan(METHODS[value["method"]], int(value["budget"]), int(value["depth"]), int(value["width"]))
-    return plan.shaped(TreeShape.of_children(value["children"])) if "children" in value else plan

@@ -101,18 +101,12 @@ class Profile:
     def padding(self) -> PassSizes:
         return self.exact_sizes if self.pads else ANY_SIZE
 
-    @property
-    def padding_cost(self) -> float:
-        """What padding to `exact_sizes` adds to a plain pass, as a share of its time."""
-        target = self.costs.target
-        return target.ms(self.exact_sizes.padded(1), target.times[0].ctx) / target.ms(1, target.times[0].ctx) - 1
-
     def guide(self, temperature: float) -> Guide:
         """Cost tables, calibration and expected rate for a text of this temperature."""
         tuned = self.at(temperature)
         rate = max(tuned.predicted_tokens_per_second, tuned.plain_tokens_per_second) / 1e3
         # A calibration of its own, because it shifts with the texts that are written.
-        calibration = Calibration(*self.acceptance_at(temperature).calibration.counts) if self.acceptance else None
+        calibration = Calibration(self.acceptance_at(temperature).calibration.counts) if self.acceptance else None
         return Guide(RunCosts.of(self.costs, self.padding), calibration, rate)
 
     def without_draft(self) -> Profile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specrun import clock
 from specrun.decoding.generation import Generation, Request
@@ -27,7 +27,6 @@ COPIED = "edit"  # the kind of text that repeats most of its prompt
 
 _LEAST_PASSES = 3  # of a text, however long they take
 _UNTIMED = 1  # passes of a text in which caches still hold what was there before
-_USUAL_CHANCE = 0.7  # that a drafted token is right, before any was seen, as of drafts of real families
 _LEAST_ERROR = 0.03  # relative error of a rate at least: the machine's speed varies by about as much
 # Standard deviation of the logarithm of the rate from text to text before any was written, and texts that this counts
 # as; and how many standard deviations from the mean nine of ten texts are at most, by the normal distribution.
@@ -38,14 +37,11 @@ _TAUGHT = 1.2
 
 @dataclass(frozen=True)
 class Learned:
-    """What the texts at one temperature showed.
+    """What the texts showed."""
 
-    acceptance, draft: what is accepted, and what draft passes take with our own work in them; None without a draft.
-    """
-
-    plan: TunedPlan
-    acceptance: Acceptance | None = None
-    draft: CostTable | None = None
+    plans: list[TunedPlan]  # one for each temperature
+    acceptance: list[Acceptance] = field(default_factory=list)  # the same; empty without a draft
+    draft: CostTable | None = None  # what draft passes take with our own work in them; None without a draft
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ def learn(
     prompts: Sequence[Prompt],
     n_tokens: int,
     run: Run,
-) -> list[Learned]:
+) -> Learned:
     """Write a text at each temperature after each of the prompts, by the very learning that every run of `auto` does.
 
     A prompt is read once for all temperatures, because reading may take longer than writing.
@@ -82,9 +78,10 @@ def learn(
     plain_ms = costs.target.ms(1, n_prompt)
     off = ExpectedPlan(OFF.plan(), 1e3 / plain_ms, _LEAST_ERROR * 1e3 / plain_ms)
     if model.engine.draft is None:
-        return [Learned(TunedPlan(t, off.plan, 1e3 / plain_ms, 1.0, 1e3 / plain_ms, [off])) for t in temperatures]
-    rate = max(Guide(costs).chain_rate(_USUAL_CHANCE, n_prompt), 1.0) / plain_ms
-    guides = {t: Guide(costs, rate=rate) for t in temperatures}
+        return Learned([TunedPlan(t, off.plan, 1e3 / plain_ms, 1.0, 1e3 / plain_ms, [off]) for t in temperatures])
+    guide = Guide(costs)
+    guide.expect(max(guide.chain_rate(guide.calibration.agreement, n_prompt), 1.0) / plain_ms)
+    guides = dict.fromkeys(temperatures, guide)
     texts: dict[float, list[_Text]] = {t: [] for t in temperatures}
     n_left = len(prompts) * len(temperatures)
     for i, (kind, prompt) in enumerate(prompts):
@@ -97,14 +94,14 @@ def learn(
             # What the texts before have taught is where this one begins, as a run after `specrun tune` does.
             guides[t] = Guide(costs, guides[t].calibration.with_run(), guides[t].rate)
             texts[t].append(_write(model, FixedPlan(plan, guides[t]), prompt, t, i, n_tokens, stage, kind))
-    found = []
+    acceptance = []
     for t in temperatures:
         meter = PositionalMeter(model.engine, SamplingParameters(temperature=t))
         meter.add([*prompts[0][1], *texts[t][0].tokens], n_prompt - 1)
         calibration = guides[t].calibration.with_run()
-        acceptance = Acceptance(t, calibration, meter.vector(), calibration.n_counted)
-        found.append(Learned(_tuned(texts[t], t, plan, off), acceptance, costs.draft.table(plain_ms)))
-    return found
+        acceptance.append(Acceptance(t, calibration, meter.vector(), calibration.n_counted))
+    plans = [_tuned(texts[t], t, plan, off) for t in temperatures]
+    return Learned(plans, acceptance, costs.draft.table(plain_ms))
 
 
 def _tuned(texts: Sequence[_Text], temperature: float, plan: Plan, off: ExpectedPlan) -> TunedPlan:

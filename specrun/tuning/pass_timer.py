@@ -42,10 +42,12 @@ class TargetTimer:
     own_ms: float = 0.0  # of specrun's own work in a pass, which is added
     _at: int = 0
 
-    def fill(self, ctx: int) -> None:
-        """Bring the cache to `ctx` tokens."""
+    def fill(self, ctx: int) -> float:
+        """Bring the cache to `ctx` tokens. Returns the milliseconds that reading what was missing took."""
+        started = clock.now()
         self.target.set_prompt(repeated(self.tokens, ctx + 1))
         self.target.checkpoint()
+        return (clock.now() - started) * 1e3
 
     def ms(self, n: int) -> float:
         """Milliseconds of one pass over `n` tokens, which leaves the cache as it was."""

@@ -12,7 +12,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from specrun import clock
 from specrun.errors import LlamaError
 from specrun.hardware.placement import Placement
 from specrun.llama_settings import DEFAULT_UBATCH, LlamaSettings
@@ -115,23 +114,17 @@ def choose(
             run.note(_NO_TIME)
             return None
         plain_ms = timer.ms(1)
-        each = plain_ms / n + max(read_ms(timer, _SMALL) - plain_ms, 0.0) / (_SMALL - 1)
+        each = plain_ms / n + max(timer.fill(_SMALL) - plain_ms, 0.0) / (_SMALL - 1)
         if is_bounded and not may_gain(plain_ms, each):
             return None
         if not is_time(n_tokens * each / 1e3, run):
             run.note(_NO_TIME)
             return None
         timer.target.reset()
-        ms = read_ms(timer, n_tokens)
-        return ReadPrompt(n, n_tokens, ms / n_tokens, statistics.median(timer.ms(1) for _ in range(_PLAIN)))
-
-    def read_ms(timer: TargetTimer, end: int) -> float:
-        started = clock.now()
-        timer.fill(end)
-        return (clock.now() - started) * 1e3
+        token_ms = timer.fill(n_tokens) / n_tokens
+        return ReadPrompt(n, n_tokens, token_ms, statistics.median(timer.ms(1) for _ in range(_PLAIN)))
 
     n_tokens = sizes[-1]
-
     found = best_of(sizes, read, pays)
     ms = {one.n: one.token_ms for one in found.tried}
     if found.best and found.best.n != DEFAULT_UBATCH:

@@ -187,18 +187,13 @@ class Tried:
     exact_sizes: PassSizes | None
     prompt_ms: float = 0.0  # milliseconds to read a token of a prompt
 
-    @property
-    def score(self) -> float:
-        """Answered tokens per millisecond, the time of reading the prompt included, with a draft of usual quality."""
-        return self._answered(ANY_SIZE)
+    def score(self, exact: bool = False) -> float:
+        """Answered tokens per millisecond, the time of reading the prompt included, with a draft of usual quality.
 
-    @property
-    def exact_score(self) -> float:
-        """The same where every pass is padded to `exact_sizes`, which must be known."""
-        assert self.exact_sizes
-        return self._answered(self.exact_sizes)
-
-    def _answered(self, padding: PassSizes) -> float:
+        exact: where every pass is padded to `exact_sizes`, which must be known.
+        """
+        padding = self.exact_sizes if exact else ANY_SIZE
+        assert padding
         return ANSWER / (PROMPT * self.prompt_ms + ANSWER / best_rate(padding, self.ms))
 
     @property
@@ -208,15 +203,14 @@ class Tried:
 
     @property
     def row(self) -> TriedSettings:
-        return TriedSettings(self.name, self.ms, self.exact_sizes, self.score, self.prompt_ms)
+        return TriedSettings(self.name, self.ms, self.exact_sizes, self.score(), self.prompt_ms)
 
 
 def _is_better(new: Tried, best: Tried, exact: bool) -> bool:
     """exact: whether passes are padded."""
-    if exact:
-        return is_faster(1 / new.exact_score, 1 / best.exact_score)
     # Exact settings that are nearly as fast as inexact ones win.
-    return is_faster(1 / new.score, 1 / best.score, 1 / CLEARLY if new.is_exact and not best.is_exact else CLEARLY)
+    is_preferred = not exact and new.is_exact and not best.is_exact
+    return is_faster(1 / new.score(exact), 1 / best.score(exact), 1 / CLEARLY if is_preferred else CLEARLY)
 
 
 def measured(
@@ -246,9 +240,7 @@ def measured(
         n = min(_READING, target.room())
         if not is_time(two_trials + 2 * ctx / n * timer.ms(n) / 1e3, run):
             return None
-        started = clock.now()
-        timer.fill(ctx)
-        prompt_ms = 1e3 * (clock.now() - started) / ctx
+        prompt_ms = timer.fill(ctx) / ctx
         sizes, plain_ms = worth_timing(timer, target.room())
         short = run.stage(0 if plain_ms > _VERY_SLOW_MS else math.inf)
         ms = {t.n: t.ms for t in rounds(timer, ctx, sizes, _ROUNDS, short).pass_times()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import geometric_mean
 from typing import Any
@@ -53,7 +53,6 @@ def expected_seconds(effort: EffortName) -> float:
 
 def tune_pair(
     options: RunOptions,
-    identity: Mapping[str, Any],
     effort_name: EffortName,
     temperatures: Sequence[float],
     own: Sequence[texts.TuningText] | None,
@@ -63,12 +62,13 @@ def tune_pair(
 ) -> tuple[Profile, Placement]:
     """Measure a pair and choose its plans: the profile, not saved yet and without a picture, and where the layers lie.
 
-    identity: what the profile depends on. own: the user's own prompts, which are continued as they are with `raw`.
+    own: the user's own prompts, which are continued as they are with `raw`.
     first: what was measured of the same target with another draft, whose settings and pass times of the target hold
     for this pair too if its layers lie in the same places.
     Raises KeyboardInterrupt, between two passes, once the run is interrupted, and OtherProcessNeededError.
     """
     effort, started = EFFORTS[effort_name], clock.now()
+    identity = identity_of(options)
     unfinished = UnfinishedRun(identity, key_of(effort_name, temperatures, own, raw))
     run = run.expected_to_take(expected_seconds(effort_name))
     run.show("looking at this machine")
@@ -99,33 +99,32 @@ def tune_pair(
         prompts = [(text.kind, model.prompt_tokens(text.prompt, raw)) for text in own or ()]
         Tuner(model, effort, temperatures, unfinished, run, options.exact).measure(prompts)
         residency = model.residency
-    profile = _profile(options, identity, here, placement, stages)
     notices = [] if is_tried else [settings_trials.NOT_TRIED]
     notices += [residency.notice] if residency.notice else []
     notices += busy_notices(stages.other_load, options.settings.threads, placement)
+    profile = _profile(options, identity, here, placement.regime, stages)
     return replace(profile, residency=residency, notices=notices), placement
 
 
-def _profile(
-    options: RunOptions, identity: Mapping[str, Any], here: Machine, placement: Placement, stages: Stages
-) -> Profile:
+def _profile(options: RunOptions, identity: dict[str, Any], here: Machine, regime: str, stages: Stages) -> Profile:
     """What the stages have measured, when all of them are over."""
     assert stages.settings
     assert stages.target
     assert stages.exact_sizes
-    draft = stages.learned[-1].draft
+    assert stages.learned
+    draft = stages.learned.draft
     return Profile(
-        identity=dict(identity),
+        identity=identity,
         target=options.target.name,
         draft=options.draft.name if options.draft and draft else "",
         hardware={"summary": _summary(here), **asdict(here)},
         settings=stages.settings,
-        regime=placement.regime,
+        regime=regime,
         exact_sizes=stages.exact_sizes,
         pads=stages.pads,
         costs=CostModel(stages.target, draft),
-        acceptance=[learned.acceptance for learned in stages.learned if learned.acceptance],
-        plans=[learned.plan for learned in stages.learned],
+        acceptance=stages.learned.acceptance,
+        plans=stages.learned.plans,
         tried=stages.tried,
         prompt_ms=stages.prompt_ms,
         other_load=stages.other_load,
@@ -261,16 +260,14 @@ def tune_drafts(
     what is raised, are those of `tune_pair`.
     """
     tuned: list[TunedDraft] = []
-    first: TunedDraft | None = None
     for i, (given, options) in enumerate(drafts, start=1):
         file = options.draft.name if options.draft else "none"
         name = given or file
         shown = run.labelled(f"{i} of {len(drafts)}, {file}") if len(drafts) > 1 else run
+        first = tuned[0] if tuned else None
         known = (first.profile, first.placement) if first else None
-        identity = identity_of(options)
-        profile, placement = tune_pair(options, identity, effort, temperatures, own, raw, shown, known)
+        profile, placement = tune_pair(options, effort, temperatures, own, raw, shown, known)
         tuned.append(TunedDraft(name, options, profile, placement, first))
-        first = first or tuned[0]
     return tuned
 
 

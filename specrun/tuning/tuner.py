@@ -59,56 +59,46 @@ EFFORTS: dict[EffortName, Effort] = {
 }
 
 
+@dataclass
 class Tuner:
-    """Measures one loaded pair.
+    """Measures one loaded pair."""
 
-    unfinished: keeps the results of the stages; those that an earlier run has measured are taken from it.
-    exact: pad every pass to sizes that give a token the same bits.
-    """
+    model: Model
+    effort: Effort  # it becomes what suits the target
+    temperatures: Sequence[float]
+    unfinished: UnfinishedRun  # keeps the results of the stages, and has those that an earlier run has measured
+    run: Run
+    exact: bool = False  # pad every pass to sizes that give a token the same bits
 
-    def __init__(
-        self,
-        model: Model,
-        effort: Effort,
-        temperatures: Sequence[float],
-        unfinished: UnfinishedRun,
-        run: Run,
-        exact: bool = False,
-    ) -> None:
-        self._model = model
-        self._target = model.engine.target
-        self._effort = effort
-        self._temperatures = temperatures
-        self._unfinished = unfinished
-        self._run = run
-        self._exact = exact
+    def __post_init__(self) -> None:
+        self._target = self.model.engine.target
         self._started = clock.now()
-        self._tokens = [token for text in texts.shipped("calibrate") for token in model.prompt_tokens(text.prompt)]
+        self._tokens = [token for text in texts.shipped("calibrate") for token in self.model.prompt_tokens(text.prompt)]
 
     def measure(self, prompts: Sequence[Prompt] | None = None) -> Stages:
         """Run all stages. prompts: the user's own, which texts are written behind; None for those of several kinds."""
-        once = self._unfinished.once
+        once = self.unfinished.once
         target = once("target", self._target_table)
         self._suit_effort(target.ms(1, target.times[0].ctx))  # an earlier run may have measured the table
         sizes = once("exact_sizes", lambda: self._exact_sizes(target))
-        self._unfinished.stages.pads = self._exact or is_free(sizes, _by_size(target))
-        if self._unfinished.stages.pads:
+        self.unfinished.stages.pads = self.exact or is_free(sizes, _by_size(target))
+        if self.unfinished.stages.pads:
             self._target.padding = sizes
-        draft = once("draft", self._draft_table) if self._model.engine.draft else None
+        draft = once("draft", self._draft_table) if self.model.engine.draft else None
         costs = RunCosts.of(CostModel(target, draft), self._target.padding)
         once("learned", lambda: self._learned(costs, target.largest, prompts))
-        return self._unfinished.stages
+        return self.unfinished.stages
 
     def _suit_effort(self, plain_ms: float) -> bool:
         """Give passes that take long more time, and ask for fewer texts. Returns whether so few are made."""
-        seconds, n_texts = max(self._effort.seconds, _PASSES * plain_ms / 1e3), self._effort.n_texts
+        seconds, n_texts = max(self.effort.seconds, _PASSES * plain_ms / 1e3), self.effort.n_texts
         is_slow = plain_ms > _SLOW_MS
-        self._effort = replace(self._effort, seconds=seconds, n_texts=min(n_texts, _FEW_TEXTS) if is_slow else n_texts)
+        self.effort = replace(self.effort, seconds=seconds, n_texts=min(n_texts, _FEW_TEXTS) if is_slow else n_texts)
         return is_slow
 
     def _target_table(self) -> CostTable:
         """Sizes climb by factors as long as the next one may pay, so slow targets need as few passes as fast ones."""
-        self._run.labelled("target").show("how many tokens may a pass have?")
+        self.run.labelled("target").show("how many tokens may a pass have?")
         timer = TargetTimer(self._target, self._tokens, _STEP_MS)
         timer.fill(_CONTEXTS[0])
         timer.ms(1)
@@ -125,12 +115,11 @@ class Tuner:
         if is_slow:  # what was timed on the way up is enough
             return self._table("target", timer, sizes, 1, _TABLES, climbed)
         round_ms = plain_ms * sum(sizes) / 8
-        return self._table("target", timer, sizes, self._effort.rounds * (3 if round_ms < 1000 else 1), _TABLES)
+        return self._table("target", timer, sizes, self.effort.rounds * (3 if round_ms < 1000 else 1), _TABLES)
 
     def _draft_table(self) -> CostTable:
-        timer = DraftTimer(self._model.engine, self._tokens)
-        timer.fill(_CONTEXTS[0])
-        return self._table("draft", timer, _DRAFT_SIZES, self._effort.rounds, _TABLES + 0.05)
+        timer = DraftTimer(self.model.engine, self._tokens)
+        return self._table("draft", timer, _DRAFT_SIZES, self.effort.rounds, _TABLES + 0.05)
 
     def _table(
         self,
@@ -141,13 +130,13 @@ class Tuner:
         share: float,
         climbed: Timings | None = None,
     ) -> CostTable:
-        contexts = [ctx for ctx in _CONTEXTS if ctx + max(sizes) <= self._model.engine.ctx_size] or [_CONTEXTS[0]]
+        contexts = [ctx for ctx in _CONTEXTS if ctx + max(sizes) <= self.model.engine.ctx_size] or [_CONTEXTS[0]]
         return table(timer, sizes, contexts, n_rounds, self._stage(share).labelled(name), climbed)
 
     def _exact_sizes(self, costs: CostTable) -> PassSizes:
-        self._run.show("in passes of which sizes are logits the same bits?")
+        self.run.show("in passes of which sizes are logits the same bits?")
         target, ms = self._target, _by_size(costs)
-        if self._exact:
+        if self.exact:
             sizes, _ = exact_sizes(target, self._tokens, costs.largest)
         else:  # more than what costs nothing is for users who ask for it
             free = (ANY_SIZE, EIGHT_OR_MORE)[0 if keeps_bits(target.context.model.file) else 1 :]
@@ -156,27 +145,26 @@ class Tuner:
         # Passes of sizes that were not timed take too long for any plan.
         return sizes if any(n in sizes for n in costs.sizes) else PLAIN_ONLY
 
-    def _learned(self, costs: RunCosts, largest: int, prompts: Sequence[Prompt] | None) -> list[Learned]:
-        """What the texts teach, by temperature."""
+    def _learned(self, costs: RunCosts, largest: int, prompts: Sequence[Prompt] | None) -> Learned:
         budget = self._target.padding.largest(min(largest, self._target.room()))
         plan = MERGED.plan(max(budget, 2), max(budget - 1, 1))
-        left = self._started + self._effort.seconds - clock.now()
-        run = self._run.stage(max(left, _LEAST_TEXTS * self._effort.seconds))
-        n_tokens = self._effort.n_tokens
-        return learn(self._model, plan, costs, self._temperatures, self._texts(prompts), n_tokens, run)
+        left = self._started + self.effort.seconds - clock.now()
+        run = self.run.stage(max(left, _LEAST_TEXTS * self.effort.seconds))
+        n_tokens = self.effort.n_tokens
+        return learn(self.model, plan, costs, self.temperatures, self._texts(prompts), n_tokens, run)
 
     def _stage(self, share: float) -> Run:
         """A stage that should be over after this share of the effort's time."""
-        return self._run.stage(max(self._started + share * self._effort.seconds - clock.now(), 0.0))
+        return self.run.stage(max(self._started + share * self.effort.seconds - clock.now(), 0.0))
 
     def _texts(self, prompts: Sequence[Prompt] | None) -> list[Prompt]:
         """The prompts to write behind, of different kinds, cut off so that what is written fits the context."""
-        n, room = self._effort.n_texts, max(self._model.engine.ctx_size - self._effort.n_tokens - 1, 8)
+        n, room = self.effort.n_texts, max(self.model.engine.ctx_size - self.effort.n_tokens - 1, 8)
         if not prompts:
             shipped = [*texts.shipped("calibrate"), *texts.shipped("validate")]
             usual = [text for text in shipped if text.kind != COPIED]
             copied = [text for text in shipped if text.kind == COPIED]
-            prompts = [(text.kind, self._model.prompt_tokens(text.prompt)) for text in (*usual[:n], *copied)]
+            prompts = [(text.kind, self.model.prompt_tokens(text.prompt)) for text in (*usual[:n], *copied)]
             n = len(prompts)
         return [(kind, tokens[:room]) for kind, tokens in prompts[:n]]
 

@@ -35,7 +35,7 @@ class Stages:
     draft: CostTable | None = None
     exact_sizes: PassSizes | None = None
     pads: bool = False  # whether every pass was padded to these sizes when texts were written
-    learned: list[Learned] = field(default_factory=list)
+    learned: Learned | None = None
     prompt_ms: dict[int, float] = field(default_factory=dict)  # see `Profile`
     other_load: float = 0.0  # see `Profile`
 
@@ -88,8 +88,3 @@ class UnfinishedRun:
             self.stages.other_load = max(self.stages.other_load, self._watch.so_far().cores)
             self._watch = LoadWatch()
         kept_facts.remember(UNFINISHED, self._identity, converter().unstructure(self.stages))
-
-
-def delete(identity: Mapping[str, Any]) -> None:
-    """Delete what an unfinished run has left; its profile is saved."""
-    kept_facts.path_of(UNFINISHED, identity).unlink(missing_ok=True)

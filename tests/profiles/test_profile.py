@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specrun import kept_facts
 from specrun.catalog import embedded
 from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
-from specrun.loading import opening
+from specrun.loading import exact_passes, opening
 from specrun.loading.learning import choosers
 from specrun.loading.run_options import RunOptions, identity_of
 from specrun.profiles import profile_files as storage
@@ -145,7 +146,7 @@ def test_where_no_tree_is_exact_the_target_alone_decodes_plainly() -> None:
 
 def test_plans_reckon_with_the_times_of_padded_passes() -> None:
     profile = made(exact_sizes=PassSizes(16, 16), pads=True)
-    assert profile.padding_cost == pytest.approx(profile.costs.target.ms(16, 64) / 100.0 - 1)
+    assert exact_passes.of_profile(profile).cost == pytest.approx(profile.costs.target.ms(16, 64) / 100.0 - 1)
     row = profile.guide(0.0).target_row(64)
     assert row[1] == row[16] == pytest.approx(profile.costs.target.ms(16, 64))
     assert replace(profile, pads=False).guide(0.0).target_row(64)[1] == 100.0
@@ -178,7 +179,7 @@ def test_a_broken_profile_is_set_aside_with_a_word() -> None:
     profile, (line,) = found(IDENTITY)
     assert profile is None
     assert f"kept as {path}.damaged; `specrun tune` makes a new one" in line
-    assert list(storage.saved()) == []
+    assert storage.saved() == []
     assert found(IDENTITY) == (None, [])
 
 
@@ -215,6 +216,15 @@ def test_the_newest_profile_tells_the_threshold_of_offloading(data_dir: Path) ->
     assert opening._offload_min_batch(options) == 8
     storage.save(made(identity=identity, settings=LlamaSettings(offload_min_batch=16), created="2026-04"))
     assert opening._offload_min_batch(options) == 16
+
+
+def test_it_takes_the_place_of_what_was_learned_or_measured_before() -> None:
+    learned = storage.save(made(origin="learned"))
+    kept_facts.remember(storage.UNFINISHED, IDENTITY, {})
+    assert found(IDENTITY) == (None, [])
+    storage.save(made())
+    assert not learned.exists()
+    assert not kept_facts.path_of(storage.UNFINISHED, IDENTITY).exists()
 
 
 def test_forgetting_deletes_it() -> None:

@@ -30,7 +30,7 @@ def test_what_was_measured_is_kept_for_the_process_that_goes_on(random_model: Pa
     options = RunOptions(random_model, None, (OFF.plan(),), settings=LlamaSettings(threads=1, ubatch_size=64))
     identity = identity_of(options)
     with pytest.raises(OtherProcessNeededError) as needed:
-        tune_pair.tune_pair(options, identity, "quick", [0.0], None, False, Run())
+        tune_pair.tune_pair(options, "quick", [0.0], None, False, Run())
     assert needed.value.variables == {"GGML_OP_OFFLOAD_MIN_BATCH": "8"}
     unfinished = UnfinishedRun(identity, "quick [0.0]  False")
     assert unfinished.is_resumed

@@ -77,7 +77,8 @@ def test_where_passes_are_slow_and_flat_trees_are_large_and_passes_few(
     assert simulation.seconds - before < 75, "plain passes"
     assert {1, 4, 16, 64} <= set(table_of(tuned).sizes)
     assert table_of(tuned).largest >= BUDGET
-    for plan in (one.plan for one in tuned.learned):
+    assert tuned.learned
+    for plan in tuned.learned.plans:
         assert plan.plan.method is MERGED
         assert plan.plan.budget >= BUDGET
         assert plan.predicted_tokens_per_second > 2 * plan.plain_tokens_per_second
@@ -88,7 +89,8 @@ def test_sizes_climb_until_they_cannot_pay(on: Callable[..., Any], pair: tuple[P
     with on({n: 20.0 * n for n in (1, 512)}, {1: 2.0, 64: 10.0}):
         tuned = measured(*pair)
     assert table_of(tuned).largest == 16, "one of 32 takes as long as 32 plain passes"
-    assert all(one.plan.plan == OFF.plan() for one in tuned.learned), "and nothing pays"
+    assert tuned.learned
+    assert all(one.plan == OFF.plan() for one in tuned.learned.plans), "and nothing pays"
 
 
 @pytest.mark.slow
@@ -97,10 +99,9 @@ def test_plans_and_acceptance_are_those_of_texts_at_each_temperature(
 ) -> None:
     with on({1: 50.0, 64: 60.0, 512: 300.0}, {1: 2.0, 64: 4.0}):
         tuned = measured(*pair)
-    assert [learned.plan.temperature for learned in tuned.learned] == [0.8, 0.0]
-    for learned in tuned.learned:
-        plan, acceptance = learned.plan, learned.acceptance
-        assert acceptance
+    assert tuned.learned
+    assert [plan.temperature for plan in tuned.learned.plans] == [0.8, 0.0]
+    for plan, acceptance in zip(tuned.learned.plans, tuned.learned.acceptance, strict=True):
         assert acceptance.temperature == plan.temperature
         rates = [one.tokens_per_second for one in plan.expected]
         assert rates == sorted(rates, reverse=True)
@@ -125,7 +126,9 @@ def test_the_draft_table_has_our_own_work_as_texts_show_it(
             return candidates(self, growth, nodes, rows)
 
         monkeypatch.setattr(ModelCandidates, "candidates", slowly)
-        table = measured(*pair).learned[-1].draft
+        learned = measured(*pair).learned
+    assert learned
+    table = learned.draft
     assert table
     assert {1, 8, 64} <= set(table.sizes), "all sizes that were timed"
     assert table.ms(16, 0) == pytest.approx(2.5 + 3.0 + 0.2 * 16, rel=0.1), "which is about the width of most"
@@ -137,7 +140,9 @@ def test_the_draft_table_has_our_own_work_as_texts_show_it(
 def test_without_a_draft_the_target_alone_is_measured(on: Callable[..., Any], pair: tuple[Path, Path]) -> None:
     with on({1: 50.0, 512: 60.0}, {1: 1.0}):
         tuned = measured(pair[0], None)
-    assert [(one.plan.plan, one.draft, one.acceptance) for one in tuned.learned] == [(OFF.plan(), None, None)] * 2
+    assert tuned.learned
+    assert (tuned.learned.acceptance, tuned.learned.draft) == ([], None)
+    assert [one.plan for one in tuned.learned.plans] == [OFF.plan()] * 2
 
 
 @pytest.mark.slow
@@ -173,10 +178,9 @@ def test_a_target_whose_passes_check_one_path_is_tuned_over_chains(
     draft = edited(tmp_path / "draft.gguf", noisy(tmp_path / "noisy.gguf", plain), {"general.name": DRAFT})
     with on({1: 100.0, 512: 200.0}, {1: 2.0, 64: 10.0}):
         tuned = measured(target, draft)
-    for learned in tuned.learned:
-        plan = learned.plan
-        assert learned.draft
-        assert learned.acceptance
-        assert learned.acceptance.positional[0] > 0.3
+    assert tuned.learned
+    assert tuned.learned.draft
+    for plan, acceptance in zip(tuned.learned.plans, tuned.learned.acceptance, strict=True):
+        assert acceptance.positional[0] > 0.3
         assert {one.plan.method for one in plan.expected} == {MERGED, OFF}
         assert plan.predicted_tokens_per_pass > 1.5

@@ -57,11 +57,10 @@ def test_texts_are_written_with_it_and_tell_how_often_it_is_right(pair: tuple[Pa
         prompts = [("code", prompt) for prompt in code_prompts(model.engine, 2, 40)]
         costs = RunCosts.of(COSTS)
         found = learn(model, plan, costs, (0.0, 0.8), prompts, 24, Run())
-        for learned in found:
-            assert learned.acceptance
-            assert learned.acceptance.positional[0] > 0.2
-            assert learned.plan.predicted_tokens_per_pass > 1
-            assert learned.acceptance.positions > 0
+        for tuned, acceptance in zip(found.plans, found.acceptance, strict=True):
+            assert acceptance.positional[0] > 0.2
+            assert tuned.predicted_tokens_per_pass > 1
+            assert acceptance.positions > 0
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from dataclasses import replace
 from specrun.speculation.controllers.arm import Arm, ExpectedPlan, arms_of, most_promising
 from specrun.speculation.controllers.stakes import LossBudget, Stakes
 from specrun.speculation.method import OFF, Plan
-from specrun.speculation.planning.guide import Guide, PassRecord
+from specrun.speculation.planning.guide import BEHIND, Guide, PassRecord
 
 # Rates are relative to plain decoding's here, and times are counted in plain passes. The constants were chosen in the
 # simulations of tests/speculation/controllers.
@@ -25,7 +25,6 @@ _LEAST_PASSES = 6  # passes of a plan before its rate alone decides that it is l
 # pass, when the processor's caches are full of weights, this code would take some hundredths of a millisecond.
 _TRIED_EVERY = 16
 _LEAST_LEARNED = 8  # passes that teach anything worth keeping
-_BEHIND = 8  # tokens that the draft model has to read with which the next pass tells nothing of its speed
 
 
 class Auto:
@@ -175,7 +174,7 @@ class Auto:
         self._stakes.ctx = record.ctx
         self._n_passes += 1
         knew_plain = self.guide.knows_plain
-        is_catching_up = knew_plain and self._held.plan.method.needs_draft and self._stakes.n_unread >= _BEHIND
+        is_catching_up = knew_plain and self._held.plan.method.needs_draft and self._stakes.n_unread >= BEHIND
         self.guide.learn(record, has_read=not is_catching_up)
         if knew_plain:
             self._judge(record, is_catching_up)

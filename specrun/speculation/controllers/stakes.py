@@ -59,18 +59,15 @@ class Stakes:
 
     def can_pay(self, plan: Plan, balance: float) -> bool:
         """Whether the loss budget pays for a few draft passes and the smallest tree of the plan."""
-        smallest = self.cost(plan.smallest)
-        if not plan.method.needs_draft:
+        needs_draft, tree = plan.method.needs_draft, plan.smallest
+        n_levels = min(tree.depth, tree.budget - 1) if needs_draft else 0
+        smallest = self._guide.tree_ms(tree.budget, n_levels, self.ctx) * 1e-3 / self.plain() - 1
+        if not needs_draft:
             return smallest <= balance
         looks = _FEWEST_LOOKS * self.level()
         # Where pass times were measured, an adaptive plan grows no tree that is expected to lose more than the budget.
         is_bounded = plan.can_shrink and self._is_tuned
         return (looks if is_bounded else max(looks, smallest)) <= balance
-
-    def cost(self, plan: Plan) -> float:
-        """What a pass of the plan costs more than a plain one, if all of its budget is used, in plain passes."""
-        n_levels = min(plan.depth, plan.budget - 1) if plan.method.needs_draft else 0
-        return self._guide.tree_ms(plan.budget, n_levels, self.ctx) * 1e-3 / self.plain() - 1
 
     def level(self) -> float:
         """What a draft pass over one token takes, in plain passes."""

@@ -18,7 +18,7 @@ _DEPTH_STARTS = (1, 2, 4)  # first depth of each bucket
 # Edges of the bins of the draft's probability, and about the mean of each bin.
 _PROBABILITY_EDGES = (0.005, 0.02, 0.05, 0.1, 0.18, 0.28, 0.4, 0.52, 0.64, 0.76, 0.86, 0.94, 0.985)
 _BIN_MEANS = np.array([0.002, 0.01, 0.033, 0.073, 0.14, 0.23, 0.34, 0.46, 0.58, 0.7, 0.81, 0.9, 0.965, 0.995])
-_SHAPE = (len(_DEPTH_STARTS), len(_RANK_STARTS), len(_BIN_MEANS))
+_SHAPE = (2, len(_DEPTH_STARTS), len(_RANK_STARTS), len(_BIN_MEANS))  # of counts: of children seen, and accepted
 _RANK_BUCKET = np.searchsorted(_RANK_STARTS, np.arange(MAX_RANK), side="right") - 1
 
 # float64[ranks, bins]: expected children of a node in each cell before any was counted: uniform over the bins that are
@@ -47,22 +47,26 @@ class Calibration:
 
     Counts from texts stay. Counts from generating fade, so a new kind of text shifts the chances within a few dozen
     passes, and they return to those of the texts when it ends.
+
+    counts: float64[2, depth buckets, rank buckets, bins], children seen and children accepted in texts.
     """
 
-    def __init__(self, seen: Floats | None = None, accepted: Floats | None = None) -> None:
-        """seen, accepted: float64[depth buckets, rank buckets, bins], counts from texts; None for zeros."""
-        self._seen = np.zeros(_SHAPE) if seen is None else seen
-        self._accepted = np.zeros(_SHAPE) if accepted is None else accepted
-        if self._seen.shape != _SHAPE or self._accepted.shape != _SHAPE:
+    def __init__(self, counts: Floats | None = None) -> None:
+        """counts: None for zeros. Raises ValueError for another shape."""
+        self.counts = np.zeros(_SHAPE) if counts is None else counts
+        if self.counts.shape != _SHAPE:
             raise ValueError(f"the counts of a calibration have the shape {_SHAPE}")
-        self._recent_seen, self._recent_accepted = np.zeros(_SHAPE), np.zeros(_SHAPE)
-        self._run_seen, self._run_accepted = np.zeros(_SHAPE), np.zeros(_SHAPE)
-        self._base = _estimate(self._seen, self._accepted)
-        n_texts = float(self._seen[:, 0].sum())
+        self._recent, self._run = np.zeros(_SHAPE), np.zeros(_SHAPE)
+        seen, accepted = self.counts
+        # float64 of the shape of `seen`: the share of accepted children in each cell. Where few were seen it is shrunk
+        # towards the share over all depths, itself shrunk towards the draft's probability.
+        all_depths = (accepted.sum(axis=0) + _WEIGHT * _BIN_MEANS) / (seen.sum(axis=0) + _WEIGHT)
+        self._base = (accepted + _WEIGHT * all_depths) / (seen + _WEIGHT)
+        n_nodes = seen[:, 0].sum(axis=1)
+        n_texts = float(n_nodes.sum())
         self._weight = _UNTAUGHT_WEIGHT + (_PROFILE_WEIGHT - _UNTAUGHT_WEIGHT) * n_texts / (n_texts + _TAUGHT)
-        n_nodes = self._seen[:, 0].sum(axis=1) + _PRIOR_NODES
-        # float64 of the shape of `seen`: expected children of a node in each cell.
-        self._expected = (self._seen + _PRIOR_NODES * _PRIOR_CHILDREN) / n_nodes[:, None, None]
+        # The same shape: expected children of a node in each cell.
+        self._expected = (seen + _PRIOR_NODES * _PRIOR_CHILDREN) / (n_nodes + _PRIOR_NODES)[:, None, None]
         self.fade(0)
 
     def chances(self, depth: int, probabilities: Floats) -> Floats:
@@ -93,59 +97,38 @@ class Calibration:
         probabilities = probabilities[:MAX_RANK]
         cells = np.searchsorted(_PROBABILITY_EDGES, probabilities, side="right")
         bucket = _depth_bucket(depth)
-        for seen, accepted in (
-            (self._recent_seen, self._recent_accepted),
-            (self._run_seen, self._run_accepted),
-        ):
+        for seen, accepted in (self._recent, self._run):
             np.add.at(seen[bucket], (_RANK_BUCKET[: len(cells)], cells), 1.0)
             if matched is not None and matched < len(cells):
                 accepted[bucket, _RANK_BUCKET[matched], cells[matched]] += 1.0
 
     def fade(self, n_passes: int = 1) -> None:
         """Let counts from generating fade and recompute the chances. Call it after every pass."""
-        self._recent_seen *= _DECAY**n_passes
-        self._recent_accepted *= _DECAY**n_passes
-        self._chances = _estimate(self._recent_seen, self._recent_accepted, self._base, self._weight)
+        self._recent *= _DECAY**n_passes
+        seen, accepted = self._recent
+        # Where few were seen the shares are shrunk towards those of the texts, which are scaled for each rank by how
+        # acceptance differs from the texts.
+        expected, half = (self._base * seen).sum(axis=(0, 2)), self._weight / 2
+        shift = (accepted.sum(axis=(0, 2)) + half) / (expected + half)
+        prior = np.clip(self._base * shift[None, :, None], 0.0, 1.0)
+        self._chances = (accepted + self._weight * prior) / (seen + self._weight)
 
     @property
     def agreement(self) -> float:
         """The share of the draft's first choices that are the target's, in texts and while generating."""
-        first, right = self._seen[:, 0] + self._run_seen[:, 0], self._accepted[:, 0] + self._run_accepted[:, 0]
-        return float((right.sum() + _USUAL * _USUAL_NODES) / (first.sum() + _USUAL_NODES))
+        first, right = (self.counts + self._run)[:, :, 0].sum(axis=(1, 2))
+        return float((right + _USUAL * _USUAL_NODES) / (first + _USUAL_NODES))
 
     @property
     def n_counted(self) -> int:
         """Number of nodes whose children were counted, in texts and while generating."""
-        return int(self._seen[:, 0].sum() + self._run_seen[:, 0].sum())
+        return int((self.counts + self._run)[0, :, 0].sum())
 
     def with_run(self) -> Calibration:
         """A calibration in which what was counted while generating counts as texts, for a later run."""
-        seen, accepted = self._seen + self._run_seen, self._accepted + self._run_accepted
-        share = min(_MOST_KEPT / max(float(seen[:, 0].sum()), 1.0), 1.0)
-        return Calibration(share * seen, share * accepted)
-
-    @property
-    def counts(self) -> tuple[Floats, Floats]:
-        """The counts from texts, of children seen and of children accepted, as the constructor takes them."""
-        return self._seen, self._accepted
+        counts = self.counts + self._run
+        return Calibration(min(_MOST_KEPT / max(float(counts[0, :, 0].sum()), 1.0), 1.0) * counts)
 
 
 def _depth_bucket(depth: int) -> int:
     return int(np.searchsorted(_DEPTH_STARTS, depth, side="right")) - 1
-
-
-def _estimate(seen: Floats, accepted: Floats, prior: Floats | None = None, weight: float = 0.0) -> Floats:
-    """Share of accepted children in each cell, shrunk towards a coarser estimate where few were seen.
-
-    Without `prior` (texts) the coarser estimate is the share over all depths, itself shrunk towards the draft's
-    probability. With it (generating) it is `prior`, scaled for each rank by how acceptance differs from the texts, and
-    counts as much as `weight` observations.
-    """
-    if prior is not None:
-        expected = (prior * seen).sum(axis=(0, 2))
-        shift = (accepted.sum(axis=(0, 2)) + weight / 2) / (expected + weight / 2)
-        prior = np.clip(prior * shift[None, :, None], 0.0, 1.0)
-        return np.asarray((accepted + weight * prior) / (seen + weight))
-    own = np.broadcast_to(_BIN_MEANS, _SHAPE[1:])
-    all_depths = (accepted.sum(axis=0) + _WEIGHT * own) / (seen.sum(axis=0) + _WEIGHT)
-    return np.asarray((accepted + _WEIGHT * all_depths) / (seen + _WEIGHT))

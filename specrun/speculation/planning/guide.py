@@ -25,7 +25,7 @@ _EXPECTED_TOKENS = 4.0  # the rate that is expected at first counts as much as t
 _IDLE = 16  # passes without drafting after which the recent counts of the calibration fade, all at once
 _DOUBTS = 20.0  # counted nodes after which half of the calibration's chances is believed
 _SOURCES_TRUST = 0.85  # share of the chances of draft sources alone that is believed, as they count for themselves
-_BEHIND = 8  # passes without drafting after which the draft has so much text to read that its time tells nothing
+BEHIND = 8  # tokens that the draft has to read, at least one a pass without it, with which its time tells nothing
 # Of what the cheapest further node of any pass must bring, so that nodes which are free beside others are found, too.
 _LEAST_SHARE = 0.25
 _EASY_SHARE = 0.6  # of the best rate that this pass can have, which counts if the run's own is lower
@@ -138,15 +138,6 @@ class Guide:
         """Milliseconds that plain decoding takes for one token after `ctx` tokens."""
         return self._target.ms(1, ctx)
 
-    @property
-    def sizes(self) -> Sequence[int]:
-        """The sizes of target passes among which plans are chosen, ascending."""
-        return self._target.sizes
-
-    def size(self, n: int) -> int:
-        """The tokens that a pass over `n` should have, with padding."""
-        return self._target.size(n)
-
     def tree_ms(self, budget: int, n_levels: int, ctx: int) -> float:
         """Milliseconds of a pass over `budget` nodes, and of the draft passes for its `n_levels` levels; 0 for none."""
         ms = self._target.ms(budget, ctx)
@@ -157,7 +148,7 @@ class Guide:
 
     def chain_rate(self, chance: float, ctx: int) -> float:
         """Tokens in the time of a plain pass by the best chain of which each token is right with `chance`."""
-        depths = np.array([n - 1 for n in self.sizes if 1 < n <= self._target.reach], np.intp)
+        depths = np.array([n - 1 for n in self._target.sizes if 1 < n <= self._target.reach], np.intp)
         tokens = (1 - chance ** (depths + 1)) / (1 - chance)
         ms = self.target_row(ctx)[depths + 1] + depths * self.levels_row(ctx)[1]
         return float((tokens / ms).max(initial=0.0)) * self.plain_ms(ctx)
@@ -169,7 +160,7 @@ class Guide:
 
     def least_chance(self, target_row: Milliseconds, pending: int) -> float:
         """A chance so small that a node with it pays in a pass of no size. target_row, pending: as for `best_size`."""
-        sizes = np.array([n for n in self.sizes if pending < n < len(target_row)], np.intp)
+        sizes = np.array([n for n in self._target.sizes if pending < n < len(target_row)], np.intp)
         slopes = np.diff(target_row[sizes]) / np.diff(sizes)
         return _LEAST_SHARE * self.rate * max(float(slopes.min(initial=np.inf)), 0.0) if len(slopes) else 0.0
 
@@ -233,7 +224,7 @@ class Guide:
         widths, offered = record.draft.widths, record.draft.offered
         if record.has_times:
             self._target.record(record.n_target, record.ctx, (record.seconds - record.draft_seconds) * 1e3)
-        if widths and record.draft_seconds > 0 and self._passes_without_draft < _BEHIND:
+        if widths and record.draft_seconds > 0 and self._passes_without_draft < BEHIND:
             ms = record.draft_seconds * 1e3
             if has_read or ms < self._drafting_ms(record):
                 self._draft.record(widths, self.plain_ms(record.ctx), ms)

@@ -108,20 +108,22 @@ class PassTimes:
         self._n_passes = 0
         self.sizes = tuple(n for n in sorted({*SIZES, *self._known}) if n in padding) or SIZES
         self._may_fill = padding == ANY_SIZE
+        self._is_stale = True  # whether the table lacks what was learned last
         self._make_table()
 
     def _make_table(self) -> None:
+        if not self._is_stale:
+            return
         self._table = CostTable([*self._guessed(), *self._behind])
         self._tabled = dict(self._known)  # the times that the table was made of
-        self._is_stale = False  # whether the table lacks what was learned last
+        self._is_stale = False
         self._sizes = _filled(self._table.row(self._ctx), self._padded) if self._may_fill else self._padded
 
     def size(self, n: int) -> int:
         """The tokens of the pass over `n`, with padding: of a class of sizes, or more where that takes less time, as
         where a larger pass copies weights to a GPU, or kernels compute several tokens at a time.
         """
-        if self._is_stale:
-            self._make_table()
+        self._make_table()
         return int(self._sizes[n]) if n < len(self._sizes) else n
 
     @property
@@ -142,8 +144,7 @@ class PassTimes:
         """float64[largest + 1]: row[n] is the milliseconds of a pass over n tokens after `ctx` cached ones, where it
         has the `size` that takes least.
         """
-        if self._is_stale:
-            self._make_table()
+        self._make_table()
         return np.asarray(self._table.row(ctx)[self._sizes] * self._slowness)
 
     def ms(self, n: int, ctx: int) -> float:
@@ -156,8 +157,7 @@ class PassTimes:
         # A plain pass may take half a millisecond, so its known time is not looked up in a new table.
         if known:
             return known * self._slowness
-        if self._is_stale:
-            self._make_table()
+        self._make_table()
         return float(self._table.row(ctx)[size]) * self._slowness * max(n / end, 1.0)
 
     @property

@@ -84,6 +84,6 @@ def test_a_calibration_of_the_same_counts_keeps_the_counts_from_texts_and_not_th
         calibration.count(2, CHILDREN, None)
         calibration.fade()
     assert calibration.chances(2, CHILDREN)[0] < 0.9 * before[0]
-    assert Calibration(*calibration.counts).chances(2, CHILDREN) == pytest.approx(before)
+    assert Calibration(calibration.counts).chances(2, CHILDREN) == pytest.approx(before)
     with pytest.raises(ValueError, match="shape"):
-        Calibration(np.ones(1), np.ones(1))
+        Calibration(np.ones(1))
