@@ -113,14 +113,14 @@ def _tuned(texts: Sequence[_Text], temperature: float, plan: Plan, off: Expected
     error = ratio * max(_LEAST_ERROR, statistics.stdev(logs) / math.sqrt(n) if n > 1 else 0.3)
     drafting = ExpectedPlan(plan, ratio * plain, error * plain)
     # Where nothing pays the adaptive tree drafts nothing, and is as fast as plain decoding but for noise.
-    pays = ratio > 1 + _LEAST_ERROR
+    best = drafting if ratio > 1 + _LEAST_ERROR else off
     per_pass = sum(text.n_timed for text in usual) / sum(text.n_passes for text in usual)
     kinds = dict.fromkeys(text.kind for text in texts)
     return TunedPlan(
         temperature,
-        plan if pays else off.plan,
-        ratio * plain if pays else plain,
-        per_pass if pays else 1.0,
+        best.plan,
+        best.tokens_per_second,
+        per_pass if best is drafting else 1.0,
         plain,
         sorted([drafting, off], key=lambda one: -one.tokens_per_second),
         _range(logs),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from specrun.profiles.codec import converter
 from specrun.profiles.profile import TriedSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
-from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes, best_rate, is_free, tokens_of
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes, best_rate, tokens_of
 from specrun.tuning.pass_timer import PassTimer, TargetTimer, rounds
 
 _BATCH = 2048  # tokens of a batch of several micro-batches, by llama.cpp's own default
@@ -102,6 +102,12 @@ def variations(
     if n_logical != n_threads:
         yield f"{n_logical} threads", LlamaSettings(threads=n_logical)
         yield f"{n_logical} threads for several tokens", LlamaSettings(threads_batch=n_logical)
+
+
+def is_free(sizes: PassSizes, ms: Mapping[int, float]) -> bool:
+    """Whether padding costs plain decoding next to nothing and bounds no tree. ms: milliseconds of a pass by size."""
+    least = min((ms[n] for n in ms if n in sizes), default=math.inf)
+    return sizes.most is None and not sizes.in_order and not is_faster(ms[1], least)
 
 
 def bits_count(options: RunOptions) -> bool:

@@ -16,10 +16,11 @@ from specrun.long_run import Run
 from specrun.speculation.drafters.cost_aware import MERGED
 from specrun.speculation.planning.costs import CostModel, CostTable
 from specrun.speculation.planning.guide import RunCosts
-from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes, is_free
+from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 from specrun.speculation.planning.pass_times import MOST_TOKENS
 from specrun.tuning.learning_texts import COPIED, Learned, Prompt, learn
 from specrun.tuning.pass_timer import DraftTimer, PassTimer, TargetTimer, Timings, table
+from specrun.tuning.settings_trials import is_free
 from specrun.tuning.unfinished import Stages, UnfinishedRun
 
 # Tokens of the passes that are timed: of the target one after the other, as long as the next one may pay; sizes between

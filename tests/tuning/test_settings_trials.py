@@ -128,6 +128,13 @@ def test_padded_passes_are_scored_by_the_sizes_that_they_may_have() -> None:
     assert not padded.is_exact, "a plain pass takes four times as long"
 
 
+def test_padding_is_free_where_a_pass_over_the_least_size_takes_no_longer() -> None:
+    in_ram = {1: 25.0, 4: 68.0, 8: 124.0, 64: 500.0}
+    assert settings.is_free(PassSizes(8, 4), {1: 100.0, 8: 101.0, 64: 110.0})
+    assert not settings.is_free(PassSizes(8, 4), in_ram)
+    assert not settings.is_free(PassSizes(1, 1, 7), in_ram), "it would bound the trees"
+
+
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was tried; `f16` is 10 % faster than the defaults and exact in large passes, one thread 4 % and in all."""

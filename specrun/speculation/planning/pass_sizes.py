@@ -11,8 +11,6 @@ from specrun.display_text import counted
 _TOKENS_PER_DOUBLING = 0.62  # committed tokens that a tree of twice the nodes adds (docs/benchmarks/growth.md)
 # Tokens of the smallest size and of the multiple of a class, at most: contexts have room for one less as padding.
 MOST_PADDED = 64
-# Factor on a plain pass's time up to which exactness is the default: measurements of the same differ by about as much.
-_FREE = 1.03
 
 
 @dataclass(frozen=True)
@@ -84,9 +82,3 @@ def tokens_of(n: int) -> float:
 def best_rate(sizes: PassSizes, ms: Mapping[int, float]) -> float:
     """Tokens per millisecond of the fastest pass, with a draft of usual quality. ms: milliseconds of a pass by size."""
     return max((tokens_of(n) / of_pass for n, of_pass in ms.items() if n in sizes), default=0.0)
-
-
-def is_free(sizes: PassSizes, ms: Mapping[int, float]) -> bool:
-    """Whether padding costs plain decoding next to nothing and bounds no tree. ms: milliseconds of a pass by size."""
-    least = min((ms[n] for n in ms if n in sizes), default=math.inf)
-    return sizes.most is None and not sizes.in_order and least < _FREE * ms[1]

@@ -112,6 +112,7 @@ class PassTimes:
         self._make_table()
 
     def _make_table(self) -> None:
+        """Make the table, unless it has all that was learned."""
         if not self._is_stale:
             return
         self._table = CostTable([*self._guessed(), *self._behind])
