@@ -156,7 +156,7 @@ class Foretold:
             # Scores are chances where the tree was grown by them. Draft sources have no others.
             by_score = plan.can_shrink or len(tree) == 1
             self.tokens += float(np.exp(tree.scores).sum()) if by_score else expected_tokens(guide.calibration, tree)
-            self.ms += guide.expected_ms(record)
+            self.ms += guide.costs.target.ms(record.n_target, record.ctx) + guide.drafting_ms(record)
         self.chooser.record(record)
 
     def __str__(self) -> str:

@@ -14,6 +14,7 @@ from specrun.display_text import duration_text
 from specrun.errors import INTERRUPTED_EXIT_CODE, ProfileError, UsageError, disk_errors
 from specrun.hardware.cpu import LoadWatch, usable_cores
 from specrun.interrupts import InterruptFlag
+from specrun.kept_facts import fingerprint
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import raw_option, temperatures_in
@@ -244,5 +245,5 @@ def _list(json: bool) -> None:
         for p in profiles:
             plan, when = measurements.sentence(p, p.plans[0]), measurements.when(p)
             made = when if p.origin == "tuned" else f"{when}, while writing"
-            table.add_row(p.target, p.draft or "none", made, p.regime, plan, p.fingerprint)
+            table.add_row(p.target, p.draft or "none", made, p.regime, plan, fingerprint(p.identity))
         output.print_table(table)

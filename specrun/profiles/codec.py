@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specrun.errors import ProfileError
+from specrun.kept_facts import fingerprint
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.profile import Profile, TunedPlan
 from specrun.speculation.controllers.arm import ExpectedPlan
@@ -32,7 +33,7 @@ def profile_to_json(profile: Profile) -> dict[str, Any]:
     value = converter().unstructure(profile)
     pair = {"target": value.pop("target"), "draft": value.pop("draft")}
     # The first plan stands on its own as well, for programs that want a single one.
-    names = {"version": VERSION, "fingerprint": profile.fingerprint, "pair": pair}
+    names = {"version": VERSION, "fingerprint": fingerprint(profile.identity), "pair": pair}
     return {**names, "tables": value.pop("costs"), **value, "plan": value["plans"][0]}
 
 

@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from typing import Any, Literal
 
 from specrun.hardware.fit import Residency
-from specrun.kept_facts import fingerprint
 from specrun.llama_settings import LlamaSettings
 from specrun.speculation.controllers.arm import ExpectedPlan, untried
 from specrun.speculation.drafters.guessed import COPIED_NODES, DRAFTLESS
@@ -91,11 +90,6 @@ class Profile:
     notices: list[str] = field(default_factory=list)  # sentences for the user, most about what disturbed it
     other_load: float = 0.0  # cores that other programs held in the stage of `specrun tune` in which they held most
     origin: Origin = "tuned"  # `specrun tune` measured it, or runs of `auto` learned it while they wrote
-
-    @property
-    def fingerprint(self) -> str:
-        """It names the profile."""
-        return fingerprint(self.identity)
 
     @property
     def padding(self) -> PassSizes:

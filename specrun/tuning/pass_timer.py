@@ -171,13 +171,12 @@ def table(
     base = timed or rounds(timer, contexts[0], sizes, n_rounds, run)
     refine(timer, base, n_rounds, run)
     times = base.pass_times()
-    plain_ms = statistics.median(base.ms[1])
     shortest = {t.n: t.ms for t in times}
     for ctx in contexts[1:]:
         few = [n for n in sizes if n & (n - 1) == 0]
         if run.is_over():
             # The time that a long text adds to a pass grows with the pass, and so bounds the trees: it must be known.
-            if plain_ms > _TOO_SLOW_MS:
+            if shortest[1] > _TOO_SLOW_MS:
                 break
             few = [n for n in few if n in (1, 4, 16)]
         run.show(f"passes at context {ctx}")

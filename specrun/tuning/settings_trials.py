@@ -20,7 +20,6 @@ from typing import Any
 from specrun import clock
 from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import CrashError, LlamaError
-from specrun.llama import TargetContext
 from specrun.llama.invariance import exact_sizes, holds
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.default_settings import keeps_bits
@@ -250,18 +249,15 @@ def measured(
         sizes, plain_ms = worth_timing(timer, target.room())
         short = run.stage(0 if plain_ms > _VERY_SLOW_MS else math.inf)
         ms = {t.n: t.ms for t in rounds(timer, ctx, sizes, _ROUNDS, short).pass_times()}
-        exact = _exact_sizes(target, tokens, options.exact) if compares else None
+        exact: PassSizes | None = None
+        if compares and options.exact:
+            exact = exact_sizes(target, tokens, max(_SIZES), quick=True)[0]
+        elif compares:  # a class that costs something is of no interest
+            exact = ANY_SIZE if holds(ANY_SIZE, target, tokens, max(_SIZES)) else PLAIN_ONLY
         if exact and exact.least not in ms and exact.least <= target.room():
             timer.fill(ctx)
             ms[exact.least] = timer.ms(exact.least)
         return Tried(name, settings, dict(sorted(ms.items())), exact, prompt_ms)
-
-
-def _exact_sizes(target: TargetContext, tokens: Sequence[int], all_classes: bool) -> PassSizes:
-    """all_classes: whether a class that costs something is of interest, too."""
-    if all_classes:
-        return exact_sizes(target, tokens, max(_SIZES), quick=True)[0]
-    return ANY_SIZE if holds(ANY_SIZE, target, tokens, max(_SIZES)) else PLAIN_ONLY
 
 
 def worth_timing(timer: PassTimer, most: int) -> tuple[list[int], float]:

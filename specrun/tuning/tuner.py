@@ -19,7 +19,7 @@ from specrun.speculation.planning.guide import RunCosts
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes
 from specrun.speculation.planning.pass_times import MOST_TOKENS
 from specrun.tuning.learning_texts import COPIED, Learned, Prompt, learn
-from specrun.tuning.pass_timer import DraftTimer, PassTimer, TargetTimer, Timings, table
+from specrun.tuning.pass_timer import DraftTimer, TargetTimer, Timings, table
 from specrun.tuning.settings_trials import is_free
 from specrun.tuning.unfinished import Stages, UnfinishedRun
 
@@ -112,27 +112,18 @@ class Tuner:
             if size > 8 and ms > _MOST_PLAIN * plain_ms:
                 break
             climbed.ms[size] = [ms]
-        sizes = list(climbed.ms)
+        sizes, run = list(climbed.ms), self._stage("target", _TABLES)
         if is_slow:  # what was timed on the way up is enough
-            return self._table("target", timer, sizes, 1, _TABLES, climbed)
-        round_ms = plain_ms * sum(sizes) / 8
-        return self._table("target", timer, sizes, self.effort.rounds * (3 if round_ms < 1000 else 1), _TABLES)
+            return table(timer, sizes, self._contexts(sizes), 1, run, climbed)
+        n_rounds = self.effort.rounds * (3 if plain_ms * sum(sizes) / 8 < 1000 else 1)
+        return table(timer, sizes, self._contexts(sizes), n_rounds, run)
 
     def _draft_table(self) -> CostTable:
-        timer = DraftTimer(self.model.engine, self._tokens)
-        return self._table("draft", timer, _DRAFT_SIZES, self.effort.rounds, _TABLES + 0.05)
+        timer, run = DraftTimer(self.model.engine, self._tokens), self._stage("draft", _TABLES + 0.05)
+        return table(timer, _DRAFT_SIZES, self._contexts(_DRAFT_SIZES), self.effort.rounds, run)
 
-    def _table(
-        self,
-        name: str,
-        timer: PassTimer,
-        sizes: Sequence[int],
-        n_rounds: int,
-        share: float,
-        climbed: Timings | None = None,
-    ) -> CostTable:
-        contexts = [ctx for ctx in _CONTEXTS if ctx + max(sizes) <= self.model.engine.ctx_size] or [_CONTEXTS[0]]
-        return table(timer, sizes, contexts, n_rounds, self._stage(share).labelled(name), climbed)
+    def _contexts(self, sizes: Sequence[int]) -> list[int]:
+        return [ctx for ctx in _CONTEXTS if ctx + max(sizes) <= self.model.engine.ctx_size] or [_CONTEXTS[0]]
 
     def _exact_sizes(self, costs: CostTable) -> PassSizes:
         self.run.show("in passes of which sizes are logits the same bits?")
@@ -154,9 +145,9 @@ class Tuner:
         n_tokens = self.effort.n_tokens
         return learn(self.model, plan, costs, self.temperatures, self._texts(prompts), n_tokens, run)
 
-    def _stage(self, share: float) -> Run:
+    def _stage(self, name: str, share: float) -> Run:
         """A stage that should be over after this share of the effort's time."""
-        return self.run.stage(max(self._started + share * self.effort.seconds - clock.now(), 0.0))
+        return self.run.stage(max(self._started + share * self.effort.seconds - clock.now(), 0.0)).labelled(name)
 
     def _texts(self, prompts: Sequence[Prompt] | None) -> list[Prompt]:
         """The prompts to write behind, of different kinds, cut off so that what is written fits the context."""

@@ -11,7 +11,7 @@ from specrun.cli import tune
 from specrun.hardware.cpu import LoadWatch, OtherLoad
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.placing import plan_load
-from specrun.loading.run_options import RunOptions, identity_of
+from specrun.loading.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.profiles.codec import profile_from_json, profile_to_json
 from specrun.speculation.method import OFF
@@ -78,7 +78,7 @@ def test_the_profile_keeps_it_and_the_report_says_it(
     monkeypatch.setattr(tune_pair, "_choose_settings", lambda *_: (LlamaSettings(), [], {}))
     busy.cores = 1.0
     options = RunOptions(random_model, None, (OFF.plan(),), ctx_size=256)
-    profile, _ = tune_pair.tune_pair(options, identity_of(options), "quick", [0.0], None, False, Run())
+    profile, _ = tune_pair.tune_pair(options, "quick", [0.0], None, False, Run())
     assert profile.other_load == 1.0
     kept = profile_from_json(profile_to_json(profile))
     output.print_table(measurements.render(kept))

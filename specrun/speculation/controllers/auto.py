@@ -180,9 +180,8 @@ class Auto:
             self._judge(record, is_catching_up)
         elif self.guide.knows_plain:
             self._expect()
-            if not (
-                self._stakes.may_win(self._held) and self._stakes.can_pay(self._held.plan, self._loss_budget.balance)
-            ):
+            can_pay = self._stakes.can_pay(self._held.plan, self._loss_budget.balance)
+            if not (can_pay and self._stakes.may_win(self._held)):
                 self._change(self._off)
         self._next = self._sized(self._held)
 
@@ -234,19 +233,16 @@ class Auto:
         loses = (self._loss_budget.balance < 0 and proven < 1) or is_slow
         is_free = self._stakes.is_free(self._held)
         if loses and not is_free:
-            self._abandon()
+            # Go on with the draft sources alone if the plan has any, because they cost little; else plainly.
+            without = self._held.plan.method.without_draft
+            rest = next((arm for arm in self._arms if arm.plan.method is without), self._off)
+            self._loss_budget.end_plan(sources_go_on=rest is not self._off)
+            self._change(rest)
         elif passes >= _LEAST_PASSES:
             others = [arm for arm in self._arms[1:] if arm is not self._held and self._stakes.may_win(arm)]
             best = max([self._held if is_free else self._off, *others], key=lambda arm: arm.estimate(plain)[0])
             if best.estimate(plain)[0] > rate + error:
                 self._change(best)
-
-    def _abandon(self) -> None:
-        """Go on with the draft sources alone if the plan has any, because they cost little; else plainly."""
-        without = self._held.plan.method.without_draft
-        rest = next((arm for arm in self._arms if arm.plan.method is without), self._off)
-        self._loss_budget.end_plan(sources_go_on=rest is not self._off)
-        self._change(rest)
 
     def _go_on_plainly(self, seconds: float) -> None:
         self._loss_budget.save(seconds / self._plain())

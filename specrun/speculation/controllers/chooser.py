@@ -14,17 +14,14 @@ class PlanChooser(Protocol):
 
     def plan(self, n_texts: int = 1) -> Plan:
         """The plan of a text in the next pass. n_texts: texts of which that pass has tokens."""
-        ...
 
     @property
     def needs_draft(self) -> bool:
         """Whether passes to come will use the draft model. It should then read the prompt at once."""
-        ...
 
     @property
     def guide(self) -> Guide | None:
         """Pass times and calibration for adaptive plans; None for plans that need none."""
-        ...
 
     def read_prompt(self, n_tokens: int, seconds: float, n_unread: int) -> None:
         """Learn that the target read so many tokens of the prompt in so many seconds.
@@ -32,11 +29,9 @@ class PlanChooser(Protocol):
         n_unread: tokens of it that the draft model would have to read. They may be more, where the target had the
             beginning in its cache.
         """
-        ...
 
     def record(self, record: PassRecord) -> None:
         """Learn from a pass that followed `plan`. In a pass of several texts, each text has a record of its own."""
-        ...
 
 
 @dataclass(frozen=True)

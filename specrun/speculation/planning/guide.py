@@ -205,11 +205,8 @@ class Guide:
         self._run_ms = _RUN_DECAY * self._run_ms + record.seconds * 1e3
         self.rate = max(self._run_tokens / self._run_ms if self._run_ms else 0.0, 1 / self.plain_ms(record.ctx))
 
-    def expected_ms(self, record: PassRecord) -> float:
-        """Milliseconds that were expected of a pass of which nothing is learned yet, and of its draft passes."""
-        return self._target.ms(record.n_target, record.ctx) + self._drafting_ms(record)
-
-    def _drafting_ms(self, record: PassRecord) -> float:
+    def drafting_ms(self, record: PassRecord) -> float:
+        """Milliseconds that were expected of the draft passes before a pass of which nothing is learned yet."""
         levels = self.levels_row(record.ctx)
         return sum(float(levels[min(width, len(levels) - 1)]) for width in record.draft.widths)
 
@@ -226,7 +223,7 @@ class Guide:
             self._target.record(record.n_target, record.ctx, (record.seconds - record.draft_seconds) * 1e3)
         if widths and record.draft_seconds > 0 and self._passes_without_draft < BEHIND:
             ms = record.draft_seconds * 1e3
-            if has_read or ms < self._drafting_ms(record):
+            if has_read or ms < self.drafting_ms(record):
                 self._draft.record(widths, self.plain_ms(record.ctx), ms)
         if widths or record.has_times:
             self._passes_without_draft = 0 if widths else self._passes_without_draft + 1

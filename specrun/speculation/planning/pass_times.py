@@ -174,7 +174,9 @@ class PassTimes:
         n = int(self._padded[n])
         samples = self._samples.get(n, 0)
         if samples <= _FEW:
-            now = ms / self._slowness / self._longer(n, ctx)
+            # How many times as long as after a short text a pass takes after this one.
+            longer = float(self._table.row(ctx)[n] / self._table.row(self._ctx)[n]) if self._behind else 1.0
+            now = ms / self._slowness / longer
             before = self._known.get(n, now)
             # The first pass of a size may have touched memory for the first time, so a faster second one replaces it.
             self._known[n] = min(before, now) if samples < 2 else before + (now - before) / (samples + 1)
@@ -189,10 +191,6 @@ class PassTimes:
                 self._is_stale = True
         self._samples[n] = samples + 1
         self._n_passes += 1
-
-    def _longer(self, n: int, ctx: int) -> float:
-        """How many times as long as after a short text a pass over `n` tokens takes after `ctx` cached ones."""
-        return float(self._table.row(ctx)[n] / self._table.row(self._ctx)[n]) if self._behind else 1.0
 
     def read_prompt(self, n_tokens: int, ms: float) -> None:
         """Learn that `n_tokens` tokens of a prompt took `ms`."""
@@ -214,7 +212,9 @@ class PassTimes:
         if copied and not computed and self._copies_from:  # all passes so far had tokens of several texts
             computed = {1: _PLAIN_SHARE * min(copied.values())}
         if computed and copied:
-            found = self._one_way(computed, large, split - 1) | self._copying(copied, split)
+            # The times of passes that copy weights hardly depend on the tokens.
+            sizes = [n for n in (split, *SIZES) if n >= split]
+            found = self._one_way(computed, large, split - 1) | self._between(sizes, copied) | copied
         else:
             found = self._one_way(points, large, end)
         return [PassTime(n, self._ctx, ms) for n, ms in found.items() if n <= end]
@@ -241,11 +241,6 @@ class PassTimes:
         if self._copies_from is not None and largest < _FEW_TOKENS:
             slope = max(slope, _COMPUTED_SHARE * points[least])
         return points | {end: points[largest] + slope * (end - largest)}
-
-    def _copying(self, points: dict[int, float], least: int) -> dict[int, float]:
-        """The times of sizes from `least` on, which hardly depend on the tokens. points: those that are known."""
-        sizes = [n for n in (least, *SIZES) if n >= least]
-        return self._between(sizes, points) | {n: ms for n, ms in points.items() if n <= sizes[-1]}
 
     def _of_mixture(self, points: dict[int, float], prompt: tuple[int, float] | None, end: int) -> dict[int, float]:
         sizes = [n for n in SIZES if n < end] + [end]
