@@ -104,7 +104,7 @@ class ByTheTables(Guide):
 
     def _timed(self, step: PassRecord) -> PassRecord:
         target = self._tables.target.ms(step.n_target, step.ctx)
-        draft = sum(self._tables.level_ms(width, step.ctx) for width in step.draft.widths)
+        draft = sum(self._tables.draft.ms(width, step.ctx) for width in step.draft.widths)
         return replace(step, target_seconds=target / 1e3, draft_seconds=draft / 1e3, seconds=(target + draft) / 1e3)
 
 

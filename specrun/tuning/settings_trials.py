@@ -29,7 +29,6 @@ from specrun.loading.trial import ANSWER, CLEARLY, PROMPT, best_of, is_faster, i
 from specrun.long_run import Run
 from specrun.processes import child_process
 from specrun.profiles.codec import converter
-from specrun.profiles.profile import TriedSettings
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.pass_sizes import ANY_SIZE, PLAIN_ONLY, PassSizes, best_rate, tokens_of
@@ -205,10 +204,6 @@ class Tried:
     def is_exact(self) -> bool:
         """Whether all passes are known to be bit-exact at no cost."""
         return self.exact_sizes is not None and is_free(self.exact_sizes, self.ms)
-
-    @property
-    def row(self) -> TriedSettings:
-        return TriedSettings(self.name, self.ms, self.exact_sizes, self.score(), self.prompt_ms)
 
 
 def _is_better(new: Tried, best: Tried, exact: bool) -> bool:

@@ -20,7 +20,7 @@ from specrun.loading.placing import LoadPlan, plan_load
 from specrun.loading.run_options import RunOptions, identity_of
 from specrun.loading.trial import best_of, is_faster
 from specrun.long_run import Run
-from specrun.profiles.profile import Profile
+from specrun.profiles.profile import Profile, TriedSettings
 from specrun.speculation.drafters.cost_aware import MERGED
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.costs import CostModel
@@ -83,7 +83,7 @@ def tune_pair(
     if stages.settings is None:
         chosen = _choose_settings(options, plan, effort.seconds, is_tried, first is None, run)
         stages.settings, tried, stages.prompt_ms = chosen
-        stages.tried = [trial.row for trial in tried]
+        stages.tried = [TriedSettings(t.name, t.ms, t.exact_sizes, t.score(), t.prompt_ms) for t in tried]
         unfinished.save()
     if stages.settings.offload_min_batch not in (None, offload_threshold.in_use()):
         raise OtherProcessNeededError(stages.settings.offload_min_batch)

@@ -128,10 +128,8 @@ class Auto:
         """The rates of plain decoding and of all plans that were tried, by prior and observation, fastest first."""
         self._read()
         plain = self._plain()
-        seen = [arm for arm in self._arms if arm.passes or arm is self._off]
-        found = [
-            ExpectedPlan(arm.plan, rate / plain, error / plain) for arm in seen for rate, error in [arm.lasting(plain)]
-        ]
+        seen = [(arm.plan, *arm.lasting(plain)) for arm in self._arms if arm.passes or arm is self._off]
+        found = [ExpectedPlan(plan, rate / plain, error / plain) for plan, rate, error in seen]
         return sorted(found, key=lambda e: -e.tokens_per_second)
 
     def __str__(self) -> str:

@@ -101,7 +101,7 @@ def best_shape(acceptance: Sequence[float], n_nodes: int, depth: int, max_leaves
 
 def pass_ms(shape: TreeShape, costs: CostModel, ctx: int) -> float:
     """Milliseconds of a target pass over `shape` after `ctx` tokens, with its draft passes."""
-    drafting = sum(costs.level_ms(width, ctx) for width in shape.expanded_widths)
+    drafting = sum(costs.draft.ms(width, ctx) for width in shape.expanded_widths) if costs.draft else 0.0
     return costs.target.ms(shape.n_nodes, ctx) + drafting
 
 

@@ -111,7 +111,3 @@ class CostModel:
 
     target: CostTable
     draft: CostTable | None = None  # None without a draft model
-
-    def level_ms(self, width: int, ctx: int) -> float:
-        """Milliseconds of a draft pass over `width` nodes; 0 without a draft model."""
-        return self.draft.ms(width, ctx) if self.draft else 0.0
