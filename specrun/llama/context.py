@@ -137,8 +137,7 @@ class LlamaContext(library.Closing):
         weights = self.weights
         if weights:
             weights.begin_pass()
-        if self.model.orders:
-            self.model.orders.choose(len(batch))
+        self.model.suit(len(batch))
         self.n_last_pass = None
         self.compute(llama_cpp.llama_decode, self._buffer.fill(batch), "a pass")
         self._seq_length, self._is_counted = seq_length, True

@@ -22,6 +22,7 @@ from specrun.catalog.gguf_header import check_characters
 from specrun.errors import LlamaError, ModelFileError, PromptError
 from specrun.llama import library
 from specrun.llama.parameters import ModelParameters
+from specrun.llama.tiled_kernels import TiledFrom
 from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import UNDECIDED, LlamaSettings
 from specrun.locations import encode, file_state
@@ -45,8 +46,9 @@ class LlamaModel(library.Closing):
     n_embd, n_embd_out: floats of a hidden state, and of the state after the last layer.
     n_dimensions: of the position of a row that is no token: 4 with M-RoPE, else 1.
     orders: the re-ordered weights and the same weights in the file; None where they lie in memory once.
-    why_one_order: why weights lie in one order, though the settings ask for both; None where both orders are there or
-    not asked for.
+    tiled: lets tiled kernels begin at another size than llama.cpp's own; None where they begin there.
+    why_usual: why passes of every size are computed as usual, though the settings ask for more; None where they are not
+    or need not be.
 
     Raises ModelFileError if the file is not a model that can generate text, OutOfMemoryError if it does not fit.
     """
@@ -80,16 +82,18 @@ class LlamaModel(library.Closing):
         self._ends: dict[int, bool] = {}  # whether these tokens end a text
         self.given_template: str | None = None  # instead of the file's chat template
         self.orders: WeightOrders | None = None
-        self.why_one_order: str | None = None
+        self.tiled: TiledFrom | None = None
+        self.why_usual: str | None = None
         try:
             if not is_head:
                 self._check_generates()
-            if settings.repack and settings.file_order_from:
-                # It only makes large passes faster, so without it the model is as good.
-                try:
+            try:  # both only make some passes faster, so without them the model is as good
+                if settings.repack and settings.file_order_from:
                     self.orders = WeightOrders(self.handle, self.file.shards, settings.file_order_from)
-                except (LlamaError, OSError) as error:
-                    self.why_one_order = str(error)
+                if settings.tiled_from:
+                    self.tiled = TiledFrom(self.handle, settings.tiled_from)
+            except (LlamaError, OSError) as error:
+                self.why_usual = str(error)
         except ModelFileError:
             self.close()
             raise
@@ -142,7 +146,14 @@ class LlamaModel(library.Closing):
         if self.handle:
             llama_cpp.llama_model_free(self.handle)
             self.handle = None
-            self.orders = None  # which has the file mapped; Windows deletes no such file
+            self.tiled = self.orders = None  # which has the file mapped; Windows deletes no such file
+
+    def suit(self, n_tokens: int) -> None:
+        """Let the kernels that are fastest compute the next pass, over so many tokens."""
+        if self.orders:
+            self.orders.choose(n_tokens)
+        if self.tiled:
+            self.tiled.choose(n_tokens)
 
     # --- facts -----------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ class InitParams(ctypes.Structure):
 # Result and arguments. Most pointers are to devices, backends (registries), buffers, tensors or contexts.
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "ggml_backend_buffer_get_type": (c_void_p, c_void_p),
+    "ggml_backend_buft_is_host": (c_bool, c_void_p),
     "ggml_backend_buft_name": (c_char_p, c_void_p),
     "ggml_backend_cpu_buffer_type": (c_void_p,),
     "ggml_backend_dev_backend_reg": (c_void_p, c_void_p),

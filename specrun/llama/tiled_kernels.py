@@ -3,15 +3,22 @@
 On x86 CPUs they compute passes of 8 and more tokens, and give the last bits of a token's logits other values than the
 kernels of smaller passes. llama.cpp reads two variables of the environment once, at the first pass of a process. So the
 first context settles for the whole process which kernels compute.
+
+They take as long for 8 tokens as for 16, on a CPU without AVX-512 up to 1.7 times as long as other kernels take for 8
+(docs/benchmarks/types.md). `TiledFrom` lets them begin at a larger size.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from collections.abc import Collection
+from typing import Any
 
 from specrun.errors import UsageError
+from specrun.llama.shared_library import ggml
+from specrun.llama.weight_orders import tensors_of
 from specrun.llama_settings import TiledKernels
 
 _ENABLED, _FORCED = "GGML_CPU_TILED_MM", "GGML_CPU_TILED_MM_FORCE"
@@ -24,6 +31,41 @@ _TYPES = {
 }  # fmt: skip
 
 _settled: TiledKernels | None = None
+
+
+class TiledFrom:
+    """Lets tiled kernels compute passes from so many tokens on, and llama.cpp's others all smaller ones.
+
+    llama.cpp lets tiled kernels compute no weights whose `extra` points to anything, because only memory with
+    re-ordered weights sets it. Other memory of the CPU never reads it, so a pointer there says for each pass which
+    kernels compute. Whether that is so is checked once for each build (`facts.bits.check_tiled_from`).
+    """
+
+    def __init__(self, model: Any, least: int) -> None:
+        """model: llama.cpp's pointer to it. least: tokens of the smallest pass that tiled kernels compute.
+
+        Raises LlamaError if this build of llama.cpp does not show its tensors.
+        """
+        self._least = least
+        self._mark = ctypes.create_string_buffer(1)
+        self._is_marked: bool | None = False  # None while it is changed: Ctrl-C may come between any two lines
+        matrices = (tensor for tensor in tensors_of(model).values() if tensor.ne[1] > 1 and not tensor.extra)
+        self._tensors = [
+            tensor
+            for tensor in matrices
+            if ggml.ggml_backend_buft_is_host(ggml.ggml_backend_buffer_get_type(tensor.buffer))
+        ]
+
+    def choose(self, n_tokens: int) -> None:
+        """To be called before each pass, over so many tokens."""
+        is_marked = n_tokens < self._least
+        if is_marked == self._is_marked:
+            return
+        self._is_marked = None
+        mark = ctypes.addressof(self._mark) if is_marked else None
+        for tensor in self._tensors:
+            tensor.extra = mark
+        self._is_marked = is_marked
 
 
 def has_processor() -> bool:

@@ -69,7 +69,7 @@ class WeightOrders:
         self._least = least
         self._mappings: list[np.ndarray[Any, np.dtype[np.uint8]]] = []  # of the files, whose bytes are read when used
         self._in_file: bool | None = False  # None while it is changed: Ctrl-C may come between any two lines
-        tensors = _tensors_of(model)
+        tensors = tensors_of(model)
         self.places: list[tuple[Tensor, _Memory, _Memory]] = []
         plain: Any = next((tensor.buffer for tensor in tensors.values() if not _is_reordered(tensor)), None)
         for path in files if plain is not None else ():
@@ -107,7 +107,7 @@ def _tensor_map() -> Any:
     return find
 
 
-def _tensors_of(model: Any) -> dict[str, Tensor]:
+def tensors_of(model: Any) -> dict[str, Tensor]:
     """All tensors of a model by their names. They are llama.cpp's own, not copies."""
     begin, end, _ = (ctypes.c_void_p * 3).from_address(_tensor_map()(model))
     found = {}

@@ -1,8 +1,9 @@
 """The settings of a target that nobody has tuned: llama.cpp's own, unless others keep the text bit-exact at no cost.
 
-One of them is measured, in a second on one layer of the type that most of the weights have: large passes may be faster
-with weights as they are in the file than with re-ordered weights. Where llama.cpp has no tiled kernels for a CPU or a
-type there is nothing to try: re-ordered weights win at every size.
+Two of them are measured, in a second each on one layer, once for a type of weights on a machine: large passes may be
+faster with weights as they are in the file than with re-ordered weights, and passes over 8 tokens and some more faster
+without llama.cpp's tiled kernels. Where it has none for a CPU or a type there is nothing to try: re-ordered weights win
+at every size.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from specrun.hardware.placement import Placement
 from specrun.llama import LlamaModel, devices, tiled_kernels
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
-from specrun.llama.facts.relied_on import EXACT_TYPES, REORDERED, why_not
+from specrun.llama.facts.relied_on import EXACT_TYPES, REORDERED, TILED_FROM, why_not
 from specrun.llama.facts.tiny_model import write_dense
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.placing import LoadPlan, plan_load
@@ -40,6 +41,7 @@ NARROW, _MOST_WITHOUT_FLASH = 32, 4  # numbers of a head, texts
 _WITHOUT_FLASH = LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
 
 SIZES = (8, 12, 16, 24, 32, 48, 64)  # tokens of passes in both orders; tiled kernels begin at 8
+TILED_SIZES = (8, 10, 12, 14, 16)  # of passes with and without tiled kernels, which take as long for 8 as for 16
 _ROUNDS = 5
 _HEADS, _WIDTH, _FEED_FORWARD = (16, 4, 128), 2048, 5632  # of the layer, about those of a model of a billion parameters
 _NEVER = SIZES[-1] + 1  # the smallest size where no size is faster, in what is kept
@@ -102,6 +104,9 @@ def with_defaults(plan: LoadPlan) -> LoadPlan:
         lies_twice = repack and decided.repack is not False and is_mapped and not file.n_experts
         if lies_twice and _has_room(placement, 2):
             defaults = replace(defaults, file_order_from=file_order_from(file, decided.threads))
+        if placement.regime != "in VRAM":
+            repacks = bool(repack) and decided.repack is not False
+            defaults = replace(defaults, tiled_from=tiled_from(file, decided.threads, repacks))
     return replace(plan, options=replace(plan.options, settings=decided.over(defaults).over(in_memory)))
 
 
@@ -171,30 +176,77 @@ def file_order_from(file: GgufFile, threads: int | None) -> int | None:
 
 
 def orders_ms(kind: str, threads: int | None) -> dict[str, dict[int, float]]:
-    """Milliseconds of passes by size, over weights `reordered` and as they are in the `file`. All take turns in each
-    round, because the machine's speed changes.
+    """Milliseconds of passes by size, over weights `reordered` and as they are in the `file`.
 
     kind: their type, by ggml's name. Raises LlamaError if this llama.cpp cannot compute with both.
     """
-    taken: dict[tuple[str, int], list[float]] = {(name, n): [] for n in SIZES for name in ("reordered", "file")}
+    from_size = {"reordered": _NEVER, "file": 1}
+    ways = {way: LlamaSettings(threads, repack=True, file_order_from=n) for way, n in from_size.items()}
+    return _layer_ms(kind, SIZES, ways)
+
+
+def tiled_from(file: GgufFile, threads: int | None, repacks: bool) -> int | None:
+    """Tokens of the smallest passes that tiled kernels should compute, where smaller ones are clearly faster without;
+    None where llama.cpp's own choice is as good. By an earlier trial, or one made now, which takes a second.
+
+    threads: of a pass; None for the default. repacks: whether weights are re-ordered, which tiled kernels leave out.
+    """
+    kinds = [kind for kind in file.types if tiled_kernels.compute([kind])]
+    if not kinds or tiled_kernels.in_use() != "auto" or why_not(TILED_FROM):
+        return None
+    for kind in kinds:  # re-ordered ones are equally fast with both
+        of = {**surroundings(devices.this_machine()), "type": kind, "threads": threads, "repack": repacks}
+        try:
+            least = kept_facts.once("tiles", of, lambda kind=kind: _tiled_least(tiled_ms(kind, threads, repacks)), int)
+        except (LlamaError, OSError):  # as above
+            return None
+        if least > TILED_SIZES[0]:
+            return least
+    return None
+
+
+def tiled_ms(kind: str, threads: int | None, repacks: bool) -> dict[str, dict[int, float]]:
+    """Milliseconds of passes by size, `tiled` and with llama.cpp's `other` kernels. The parameters are those of
+    `tiled_from`, and the kind of weights, by ggml's name. Raises LlamaError if this llama.cpp cannot be measured so.
+    """
+    settings = LlamaSettings(threads, repack=repacks)
+    ways = {"tiled": settings, "other": replace(settings, tiled_from=TILED_SIZES[-1] + 1)}
+    return _layer_ms(kind, TILED_SIZES, ways)
+
+
+def _tiled_least(ms: Mapping[str, Mapping[int, float]]) -> int:
+    """The smallest size above those at which tiled kernels clearly lose. ms: as `tiled_ms` returns them."""
+
+    def loses(n: int) -> bool:
+        return is_faster(ms["other"][n], ms["tiled"][n], CLEARLY_AT_ONCE)
+
+    return max(itertools.takewhile(loses, TILED_SIZES), default=TILED_SIZES[0] - 1) + 1
+
+
+def _layer_ms(kind: str, sizes: Sequence[int], ways: Mapping[str, LlamaSettings]) -> dict[str, dict[int, float]]:
+    """Milliseconds of passes over one layer by size, with each of these settings. All take turns in each round, because
+    the machine's speed changes.
+    """
+    taken: dict[tuple[str, int], list[float]] = {(way, n): [] for n in sizes for way in ways}
     contexts: dict[str, LlamaContext] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         path = write_dense(Path(folder) / "layer.gguf", _HEADS, _WIDTH, _FEED_FORWARD, 32, 1, ["F16", kind])
-        for name, least in {"reordered": _NEVER, "file": 1}.items():
-            settings = LlamaSettings(threads=threads, repack=True, file_order_from=least)
+        for way, settings in ways.items():
             model = stack.enter_context(LlamaModel(path, settings))
-            if not model.orders or not model.orders.places:
+            if model.why_usual:
+                raise LlamaError(model.why_usual)
+            if model.orders and not model.orders.places:
                 raise LlamaError(f"llama.cpp does not re-order weights of the type {kind} on this CPU")
-            config = ContextConfig(SIZES[-1], n_seq_max=1, n_batch=SIZES[-1], n_outputs=1, settings=settings)
-            contexts[name] = stack.enter_context(LlamaContext(model, config))
+            config = ContextConfig(sizes[-1], n_seq_max=1, n_batch=sizes[-1], n_outputs=1, settings=settings)
+            contexts[way] = stack.enter_context(LlamaContext(model, config))
         for _ in range(_ROUNDS):
-            for (name, n), ms in taken.items():
+            for (way, n), ms in taken.items():
                 batch = committed_tokens([1] * n, 0, 1, n_outputs=0)
                 started = clock.now()
-                contexts[name].decode(batch)
+                contexts[way].decode(batch)
                 ms.append((clock.now() - started) * 1e3)
-                contexts[name].remove(ALL_SEQUENCES, 0)
-    return {name: {n: statistics.median(taken[name, n]) for n in SIZES} for name in contexts}
+                contexts[way].remove(ALL_SEQUENCES, 0)
+    return {way: {n: statistics.median(taken[way, n]) for n in sizes} for way in ways}
 
 
 def smallest(ms: Mapping[str, Mapping[int, float]]) -> int:

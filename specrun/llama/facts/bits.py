@@ -99,13 +99,27 @@ def check_orders(settings: LlamaSettings) -> str | None:
     for name, chosen in kinds.items():
         config = _config(256, replace(chosen, threads=1))
         with tiny_model.loaded(config.settings, "Q4_K") as model, LlamaContext(model, config) as context:
-            if name == "both" and model.why_one_order:
-                return model.why_one_order
+            if name == "both" and model.why_usual:
+                return model.why_usual
             for n in (4, 16, 4):
                 found[name].append(_decoded(context, 0, n, n).tobytes())
                 context.remove(ALL_SEQUENCES, 0)
     if found["both"] != [found["reordered"][0], found["file"][1], found["reordered"][2]]:
         return "this llama.cpp gave other logits when weights were taken from the file"
+    return None
+
+
+def check_tiled_from(settings: LlamaSettings) -> str | None:
+    """Compare a pass that tiled kernels leave out with smaller passes, which they never compute."""
+    chosen = replace(_EXACT, threads=1, repack=False, tiled=settings.tiled, tiled_from=4 * _LEAST)
+    config = _config(256, chosen)
+    with tiny_model.loaded(chosen, "Q4_K") as model, LlamaContext(model, config) as context:
+        if model.why_usual:
+            return model.why_usual
+        small = b"".join(_decoded(context, start, 4, 4).tobytes() for start in (0, 4, 8, 12))
+        context.remove(ALL_SEQUENCES, 0)
+        if _decoded(context, 0, 16, 16).tobytes() != small:
+            return "this llama.cpp computed a pass with other kernels than it was to"
     return None
 
 

@@ -130,6 +130,12 @@ TILED = Fact(
     "tiled kernels stay as llama.cpp chooses them",
     _check_tiled,
 )
+TILED_FROM = Fact(
+    "size from which tiled kernels begin",
+    "tiled kernels leave out weights whose tensor says that it has data of its own",
+    "passes over 8 tokens and a few more take longer than they could",
+    bits.check_tiled_from,
+)
 THRESHOLD = Fact(
     "variable of offloading",
     "llama.cpp's GPU backends read from the environment which passes copy weights to the GPU",
@@ -156,8 +162,8 @@ LAYERS_IN_TURN = Fact(
 )
 
 FACTS = (
-    CELLS, REORDERED, BOTH_ORDERS, EXACT_TYPES, BOUNDARIES, TILED, THRESHOLD, HIDDEN_STATES, ARCHITECTURES,
-    LAYERS_IN_TURN,
+    CELLS, REORDERED, BOTH_ORDERS, EXACT_TYPES, BOUNDARIES, TILED, TILED_FROM, THRESHOLD, HIDDEN_STATES,
+    ARCHITECTURES, LAYERS_IN_TURN,
 )  # fmt: skip
 
 
@@ -184,7 +190,10 @@ def supported(settings: LlamaSettings) -> tuple[LlamaSettings, list[str]]:
     Settles the threshold of offloading for this process, as no check may load a model before. Raises UsageError if the
     process has another threshold.
     """
-    needed = {"repack": REORDERED, "tiled": TILED, "offload_min_batch": THRESHOLD, "file_order_from": BOTH_ORDERS}
+    needed = {
+        "repack": REORDERED, "tiled": TILED, "offload_min_batch": THRESHOLD, "file_order_from": BOTH_ORDERS,
+        "tiled_from": TILED_FROM,
+    }  # fmt: skip
     notices = []
     for name, fact in needed.items():
         if fact is BOTH_ORDERS:
