@@ -1,6 +1,8 @@
-"""What passes cost on this machine's CPU: by type of the weights, and with and without flash attention.
+"""What passes cost on this machine's CPU: by type of the weights, with tiled kernels or others, and with or without
+flash attention.
 
     python scripts/bench_kernels.py types [--types q4_0,q4_k_m] [--rounds N] [--threads N] [--rows FILE.json]
+    python scripts/bench_kernels.py tiled [--rounds N] [--threads N]
     python scripts/bench_kernels.py attention [--rounds N] [--threads N]
 
 `types` widens the embedded target to 0.39 billion parameters in each type (docs/widening.md), times passes over 1 to 32
@@ -10,6 +12,10 @@ those of its own round, and the medians over the rounds are kept. Milliseconds a
 speed. The last column is the arithmetic of one plan from these times: the tokens per second of the best chain, if each
 drafted token is accepted with a chance of 0.7 and drafting costs nothing, and the length of that chain. --rows keeps
 what was measured in a file: a later call adds its types to it and prints all of them.
+
+`tiled` prints what specrun's own trial measures: milliseconds of passes over one layer with weights as they are in the
+file, with tiled kernels and with llama.cpp's others, the least of N trials, and the size from which on an untuned
+target takes tiled kernels.
 
 `attention` prints the milliseconds that one layer's attention takes of a prompt of 500 tokens and an answer of 256, one
 half of it written one by one and the other half in small trees, by the shape of the heads, the median of N trials; and
@@ -41,10 +47,11 @@ from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext
 from specrun.llama.facts.tiny_model import write_dense
 from specrun.llama_settings import LlamaSettings
-from specrun.loading.default_settings import NARROW
+from specrun.loading import default_settings
 from specrun.loading.trial import ANSWER, PROMPT
 from specrun.speculation.planning.pass_sizes import tokens_of
 
+TILED_TYPES = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "IQ3_S", "IQ2_S")  # some of those that have them
 TYPES = ("q4_0", "iq4_nl", "iq4_xs", "q4_k_m", "mxfp4", "q3_k_m", "q5_k_m", "q6_k", "q8_0", "bf16", "f16", "f32")
 SHAPE = ["--embd", "2048", "--layers", "8", "--ff", "5632", "--heads", "64", "--kv-heads", "8", "--vocab", "8192"]
 REFERENCE = "q8_0"
@@ -236,6 +243,19 @@ def passes(contexts: dict[str, LlamaContext], start: int) -> dict[tuple[str, int
     return {key: statistics.median(ms) for key, ms in taken.items()}
 
 
+def tiled(options: argparse.Namespace) -> None:
+    """Measure each type with and without tiled kernels, and print each as it is known."""
+    sizes = default_settings.TILED_SIZES
+    print(
+        f"| type | {' | '.join(f'{n} tokens, ms' for n in sizes)} | tiled from |\n| --- |{' ---: |' * (len(sizes) + 1)}"
+    )
+    for kind in TILED_TYPES:
+        trials = [default_settings.tiled_ms(kind, options.threads, repacks=False) for _ in range(options.rounds)]
+        ms = {way: {n: min(trial[way][n] for trial in trials) for n in sizes} for way in trials[0]}
+        cells = [f"{ms['tiled'][n]:.1f}, {ms['other'][n]:.1f}" for n in sizes]
+        print(f"| {kind} | {' | '.join(cells)} | {default_settings.tiled_least(ms)} |", flush=True)
+
+
 def attention(options: argparse.Namespace) -> None:
     """Measure the shapes of heads, and print each as it is known."""
     models = dict(MODELS)
@@ -246,7 +266,7 @@ def attention(options: argparse.Namespace) -> None:
     for name, heads in models.items():
         trials = [attention_ms(heads, options.threads) for _ in range(options.rounds)]
         ms = {kind: statistics.median(trial[kind] for trial in trials) for kind in trials[0]}
-        chosen = "off" if heads[-1] <= NARROW else "on"
+        chosen = "off" if heads[-1] <= default_settings.NARROW else "on"
         print(
             f"| {name} | {', '.join(map(str, heads))} | {ms['with']:.0f} | {ms['without']:.0f} "
             f"| {ms['without'] / ms['with']:.2f} | {chosen} |",
@@ -257,10 +277,10 @@ def attention(options: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(required=True)
-    by_type, by_heads = parts.add_parser("types"), parts.add_parser("attention")
+    by_type, by_kernel, by_heads = (parts.add_parser(name) for name in ("types", "tiled", "attention"))
     by_type.add_argument("--types", default=",".join(TYPES), metavar="LIST")
     by_type.add_argument("--rows", type=Path, metavar="FILE")
-    for part, measure, rounds in ((by_type, types, 15), (by_heads, attention, 3)):
+    for part, measure, rounds in ((by_type, types, 15), (by_kernel, tiled, 3), (by_heads, attention, 3)):
         part.add_argument("--rounds", type=int, default=rounds, metavar="N")
         part.add_argument("--threads", "-t", type=int, default=usable_cores(), metavar="N")
         part.set_defaults(measure=measure)

@@ -42,6 +42,7 @@ _WITHOUT_FLASH = LlamaSettings(type_k="f16", type_v="f16", flash_attn="off")
 
 SIZES = (8, 12, 16, 24, 32, 48, 64)  # tokens of passes in both orders; tiled kernels begin at 8
 TILED_SIZES = (8, 10, 12, 14, 16)  # of passes with and without tiled kernels, which take as long for 8 as for 16
+_WORTH_TILED = 100_000_000  # bytes of weights from which that is tried: smaller models gain less than it takes
 _ROUNDS = 5
 _HEADS, _WIDTH, _FEED_FORWARD = (16, 4, 128), 2048, 5632  # of the layer, about those of a model of a billion parameters
 _NEVER = SIZES[-1] + 1  # the smallest size where no size is faster, in what is kept
@@ -192,12 +193,13 @@ def tiled_from(file: GgufFile, threads: int | None, repacks: bool) -> int | None
     threads: of a pass; None for the default. repacks: whether weights are re-ordered, which tiled kernels leave out.
     """
     kinds = [kind for kind in file.types if tiled_kernels.compute([kind])]
-    if not kinds or tiled_kernels.in_use() != "auto" or why_not(TILED_FROM):
+    is_open = sum(share["bytes"] for share in file.types.values()) >= _WORTH_TILED and tiled_kernels.in_use() == "auto"
+    if not is_open or not kinds or why_not(TILED_FROM):
         return None
     for kind in kinds:  # re-ordered ones are equally fast with both
         of = {**surroundings(devices.this_machine()), "type": kind, "threads": threads, "repack": repacks}
         try:
-            least = kept_facts.once("tiles", of, lambda kind=kind: _tiled_least(tiled_ms(kind, threads, repacks)), int)
+            least = kept_facts.once("tiles", of, lambda kind=kind: tiled_least(tiled_ms(kind, threads, repacks)), int)
         except (LlamaError, OSError):  # as above
             return None
         if least > TILED_SIZES[0]:
@@ -214,7 +216,7 @@ def tiled_ms(kind: str, threads: int | None, repacks: bool) -> dict[str, dict[in
     return _layer_ms(kind, TILED_SIZES, ways)
 
 
-def _tiled_least(ms: Mapping[str, Mapping[int, float]]) -> int:
+def tiled_least(ms: Mapping[str, Mapping[int, float]]) -> int:
     """The smallest size above those at which tiled kernels clearly lose. ms: as `tiled_ms` returns them."""
 
     def loses(n: int) -> bool:

@@ -1,6 +1,7 @@
-"""Tiled kernels in no pass or in all: a token's logits are then the same bits in passes of every size.
+"""Tiled kernels in no pass, in all, or from another size on than llama.cpp's own.
 
-Which kernels compute is settled once a process, so each choice is tried in a process of its own.
+In no pass or in all, a token's logits are the same bits in passes of every size. Which of them it is, is settled once a
+process, so each is tried in a process of its own. The size from which on they compute is chosen for each pass.
 """
 
 from __future__ import annotations
@@ -11,15 +12,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from specrun.catalog import embedded
+from specrun.catalog.gguf_file import GgufFile
 from specrun.errors import UsageError
-from specrun.llama import tiled_kernels
+from specrun.llama import LlamaModel, tiled_kernels
+from specrun.llama.batch import committed_tokens
+from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext, Logits
 from specrun.llama_settings import LlamaSettings, TiledKernels
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions
+from specrun.sampling import SamplingParameters
+from specrun.speculation.drafters.chain import CHAIN
+from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
+from tests.engines import code_prompts, first_difference, write
 from tests.models import wide_target
 
 ROOT = Path(__file__).parents[2]
@@ -95,6 +104,37 @@ def test_what_the_environment_says_is_known(q4_k_m: Path) -> None:
     result = run(q4_k_m, None, {"GGML_CPU_TILED_MM": "0"})
     assert result["in_use"] == "never"
     assert len(result["groups"]) == 1  # type: ignore[arg-type]
+
+
+def test_they_begin_at_the_size_that_the_settings_say(made: Path) -> None:
+    path, least, tokens = wide_target(made, "q4_k_m"), 12, [5 + 7 * i % 90 for i in range(64)]
+    rows: dict[int | None, dict[int, Logits]] = {}
+    for tiled_from in (None, least):
+        settings = LlamaSettings(threads=1, type_k="f16", type_v="bf16", tiled_from=tiled_from)
+        config = ContextConfig(n_ctx=64, n_seq_max=1, n_batch=64, n_outputs=64, settings=settings)
+        with LlamaModel(path, settings) as model, LlamaContext(model, config) as context:
+            rows[tiled_from] = {}
+            for n in (4, 16, 1, 8, least, least - 1, 64, 7):
+                context.remove(ALL_SEQUENCES, 0)
+                rows[tiled_from][n] = context.decode(committed_tokens(tokens[:n], 0, 1, n_outputs=n)).copy()
+    usual, later = rows[None], rows[least]
+    for n, found in later.items():
+        assert np.array_equal(found, usual[n] if n >= least or n < 8 else later[least - 1][:n]), n
+    assert np.array_equal(later[least - 1][:7], usual[7]), "the kernels of the smallest passes"
+    if tiled_kernels.compute(GgufFile.read(path).types) and tiled_kernels.in_use() == "auto":
+        assert not np.array_equal(usual[8][:7], usual[7])
+
+
+def test_trees_have_the_bits_of_plain_decoding_below_the_size_where_they_begin(made: Path) -> None:
+    written = []
+    for plan in (OFF.plan(), CHAIN.plan(depth=11), SPECEXEC.plan(24, 8)):
+        settings = LlamaSettings(threads=1, type_v="bf16", repack=False, tiled_from=32)
+        room = SPECEXEC.plan(24, 8)
+        options = RunOptions(wide_target(made, "q4_k_m"), embedded.DRAFT, (plan,), room, 512, settings, settings)
+        with Model(options) as model:
+            (prompt,) = code_prompts(model.engine, 1, 100)
+            written.append(write(model.engine, prompt, SamplingParameters(temperature=0.8, seed=1), plan, 60))
+    assert [first_difference(one, written[0]) for one in written[1:]] == [None, None]
 
 
 def test_kernels_that_this_process_does_not_use_are_refused() -> None:

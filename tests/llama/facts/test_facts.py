@@ -19,6 +19,7 @@ from specrun.llama.facts.relied_on import FACTS, Fact, why_not
 from specrun.llama.heads import hidden_states
 from specrun.llama.slot_cells import CellLedger
 from specrun.llama.streaming import gate
+from specrun.llama.tiled_kernels import TiledFrom
 from specrun.llama.weight_orders import WeightOrders
 from specrun.llama_settings import LlamaSettings
 from specrun.loading import default_settings, draft_loading
@@ -83,6 +84,19 @@ def test_other_bits_of_weights_in_the_file_leave_one_order(monkeypatch: pytest.M
     assert said[0] in notices(made)
     (found,) = [one for one in installation._facts()["findings"] if one["check"] == "fact: weights in both orders"]
     assert found["fix"].endswith(f"llama-cpp-python=={entries.READ_IN}"), "no other way to build it would mend that"
+
+
+@pytest.mark.slow
+def test_where_a_tensor_cannot_be_left_out_tiled_kernels_begin_at_eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not tiled_kernels.compute(["Q4_K"]):
+        pytest.skip("there are none")
+    monkeypatch.setattr(TiledFrom, "choose", lambda *_: None)
+    settings, said = relied_on.supported(LlamaSettings(tiled_from=16))
+    assert settings == LlamaSettings()
+    assert said == [
+        "passes over 8 tokens and a few more take longer than they could, because this llama.cpp computed a pass with "
+        "other kernels than it was to"
+    ]
 
 
 @pytest.mark.slow
