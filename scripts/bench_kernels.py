@@ -246,9 +246,8 @@ def passes(contexts: dict[str, LlamaContext], start: int) -> dict[tuple[str, int
 def tiled(options: argparse.Namespace) -> None:
     """Measure each type with and without tiled kernels, and print each as it is known."""
     sizes = default_settings.TILED_SIZES
-    print(
-        f"| type | {' | '.join(f'{n} tokens, ms' for n in sizes)} | tiled from |\n| --- |{' ---: |' * (len(sizes) + 1)}"
-    )
+    print(f"| type | {' | '.join(f'{n} tokens, ms' for n in sizes)} | tiled from |")
+    print("| --- |" + " ---: |" * (len(sizes) + 1))
     for kind in TILED_TYPES:
         trials = [default_settings.tiled_ms(kind, options.threads, repacks=False) for _ in range(options.rounds)]
         ms = {way: {n: min(trial[way][n] for trial in trials) for n in sizes} for way in trials[0]}

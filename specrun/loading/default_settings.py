@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from specrun import clock, kept_facts
@@ -199,12 +200,16 @@ def tiled_from(file: GgufFile, threads: int | None, repacks: bool) -> int | None
     for kind in kinds:  # re-ordered ones are equally fast with both
         of = {**surroundings(devices.this_machine()), "type": kind, "threads": threads, "repack": repacks}
         try:
-            least = kept_facts.once("tiles", of, lambda kind=kind: tiled_least(tiled_ms(kind, threads, repacks)), int)
+            least = kept_facts.once("tiles", of, partial(_tried_tiled, kind, threads, repacks), int)
         except (LlamaError, OSError):  # as above
             return None
         if least > TILED_SIZES[0]:
             return least
     return None
+
+
+def _tried_tiled(kind: str, threads: int | None, repacks: bool) -> int:
+    return tiled_least(tiled_ms(kind, threads, repacks))
 
 
 def tiled_ms(kind: str, threads: int | None, repacks: bool) -> dict[str, dict[int, float]]:
