@@ -249,7 +249,7 @@ def tiled(options: argparse.Namespace) -> None:
     print(f"| type | {' | '.join(f'{n} tokens, ms' for n in sizes)} | tiled from |")
     print("| --- |" + " ---: |" * (len(sizes) + 1))
     for kind in TILED_TYPES:
-        trials = [default_settings.tiled_ms(kind, options.threads, repacks=False) for _ in range(options.rounds)]
+        trials = [default_settings.tiled_ms(kind, options.threads) for _ in range(options.rounds)]
         ms = {way: {n: min(trial[way][n] for trial in trials) for n in sizes} for way in trials[0]}
         cells = [f"{ms['tiled'][n]:.1f}, {ms['other'][n]:.1f}" for n in sizes]
         print(f"| {kind} | {' | '.join(cells)} | {default_settings.tiled_least(ms)} |", flush=True)

@@ -30,6 +30,7 @@ KINDS = {
     "first-passes": "first passes on GPUs",
     "exact": "sizes of exact passes",
     "orders": "trials of weights' orders",
+    "tiles": "trials of tiled kernels",
     "fastest-drafts": "fastest drafts",
     "rates": "rates of memory and disks",
     "said": "notices given",

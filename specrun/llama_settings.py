@@ -32,7 +32,7 @@ class LlamaSettings:
     repack: bool | None = None  # whether weights are re-ordered for this CPU; default: no
     file_order_from: int | None = None  # tokens from which passes take `repack`ed weights from the file; default: none
     tiled: TiledKernels | None = None  # whether tiled kernels compute K- and i-quants; default: passes of 8 or more
-    tiled_from: int | None = None  # tokens from which they compute weights as they are in the file; default: 8
+    tiled_from: int | None = None  # tokens from which they compute weights that are not `repack`ed; default: 8
     flash_attn: FlashAttention | None = None  # default: on
     type_k: CacheType | None = None  # type of K in the KV cache; default: f16
     type_v: CacheType | None = None  # type of V in the KV cache; default: f16

@@ -19,6 +19,7 @@ from specrun import clock
 from specrun.llama.context import Logits
 from specrun.llama.pass_bounds import BLOCK
 from specrun.llama.target import TargetContext
+from specrun.llama_settings import LlamaSettings
 from specrun.speculation.planning.pass_sizes import MOST_PADDED, PLAIN_ONLY, PassSizes, best_rate
 from specrun.speculation.tree import ROOT, TokenTree
 
@@ -36,8 +37,14 @@ _FURTHER_BOUNDARIES = (5 * BLOCK, 6 * BLOCK, 9 * BLOCK)
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 18, 22, 24, 31, 32, 63, 64)
 _FEW_SIZES = (1, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13, 14, 16, 32, 64)
 _MULTIPLES = (1, 2, 4, 8, 16, 32, 64)  # of which all sizes of a class may be
-EIGHT_OR_MORE = PassSizes(8, 4)  # lies in a class of every type of weights (docs/exactness.md)
 _EFFORTS = ((60.0, 32, _SIZES), (150.0, 16, _FEW_SIZES), (float("inf"), 4, _FEW_SIZES))
+
+
+def large_sizes(settings: LlamaSettings) -> PassSizes:
+    """Sizes that lie in a class of every type of weights (docs/exactness.md): from 8 tokens on, where tiled kernels
+    begin unless the settings let them begin later.
+    """
+    return PassSizes(-(-max(settings.tiled_from or 0, 8) // 4) * 4, 4)
 
 
 @dataclass(frozen=True)

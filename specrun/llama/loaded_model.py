@@ -20,7 +20,7 @@ from specrun.catalog.entries import does
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.gguf_header import check_characters
 from specrun.errors import LlamaError, ModelFileError, PromptError
-from specrun.llama import library
+from specrun.llama import library, tiled_kernels
 from specrun.llama.parameters import ModelParameters
 from specrun.llama.tiled_kernels import TiledFrom
 from specrun.llama.weight_orders import WeightOrders
@@ -47,8 +47,7 @@ class LlamaModel(library.Closing):
     n_dimensions: of the position of a row that is no token: 4 with M-RoPE, else 1.
     orders: the re-ordered weights and the same weights in the file; None where they lie in memory once.
     tiled: lets tiled kernels begin at another size than llama.cpp's own; None where they begin there.
-    why_usual: why passes of every size are computed as usual, though the settings ask for more; None where they are not
-    or need not be.
+    why_usual: why one of these two is not there, though the settings ask for it.
 
     Raises ModelFileError if the file is not a model that can generate text, OutOfMemoryError if it does not fit.
     """
@@ -83,17 +82,21 @@ class LlamaModel(library.Closing):
         self.given_template: str | None = None  # instead of the file's chat template
         self.orders: WeightOrders | None = None
         self.tiled: TiledFrom | None = None
-        self.why_usual: str | None = None
+        self.why_usual: list[str] = []
         try:
             if not is_head:
                 self._check_generates()
-            try:  # both only make some passes faster, so without them the model is as good
-                if settings.repack and settings.file_order_from:
+            # Both only make some passes faster, so without them the model is as good.
+            if settings.repack and settings.file_order_from:
+                try:
                     self.orders = WeightOrders(self.handle, self.file.shards, settings.file_order_from)
-                if settings.tiled_from:
+                except (LlamaError, OSError) as error:
+                    self.why_usual.append(str(error))
+            if settings.tiled_from and (settings.tiled or tiled_kernels.in_use()) == "auto":
+                try:
                     self.tiled = TiledFrom(self.handle, settings.tiled_from)
-            except (LlamaError, OSError) as error:
-                self.why_usual = str(error)
+                except LlamaError as error:
+                    self.why_usual.append(str(error))
         except ModelFileError:
             self.close()
             raise

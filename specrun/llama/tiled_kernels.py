@@ -37,8 +37,8 @@ class TiledFrom:
     """Lets tiled kernels compute passes from so many tokens on, and llama.cpp's others all smaller ones.
 
     llama.cpp lets tiled kernels compute no weights whose `extra` points to anything, because only memory with
-    re-ordered weights sets it. Other memory of the CPU never reads it, so a pointer there says for each pass which
-    kernels compute. Whether that is so is checked once for each build (`facts.bits.check_tiled_from`).
+    re-ordered weights sets it. Its CPU backend reads it for no other memory, so a pointer there says for each pass
+    which kernels compute. Whether that is so is checked once for each build (`facts.bits.check_tiled_from`).
     """
 
     def __init__(self, model: Any, least: int) -> None:

@@ -1,6 +1,6 @@
 """The settings of a target that nobody has tuned: llama.cpp's own, unless others keep the text bit-exact at no cost.
 
-Two of them are measured, in a second each on one layer, once for a type of weights on a machine: large passes may be
+Two of them are measured, in a second at most on one layer, once for a type of weights on a machine: large passes may be
 faster with weights as they are in the file than with re-ordered weights, and passes over 8 tokens and some more faster
 without llama.cpp's tiled kernels. Where it has none for a CPU or a type there is nothing to try: re-ordered weights win
 at every size.
@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from specrun import clock, kept_facts
@@ -106,9 +105,8 @@ def with_defaults(plan: LoadPlan) -> LoadPlan:
         lies_twice = repack and decided.repack is not False and is_mapped and not file.n_experts
         if lies_twice and _has_room(placement, 2):
             defaults = replace(defaults, file_order_from=file_order_from(file, decided.threads))
-        if placement.regime != "in VRAM":
-            repacks = bool(repack) and decided.repack is not False
-            defaults = replace(defaults, tiled_from=tiled_from(file, decided.threads, repacks))
+        if placement.regime != "in VRAM" and not decided.over(defaults).repack:
+            defaults = replace(defaults, tiled_from=tiled_from(file, decided.threads_batch or decided.threads))
     return replace(plan, options=replace(plan.options, settings=decided.over(defaults).over(in_memory)))
 
 
@@ -187,38 +185,31 @@ def orders_ms(kind: str, threads: int | None) -> dict[str, dict[int, float]]:
     return _layer_ms(kind, SIZES, ways)
 
 
-def tiled_from(file: GgufFile, threads: int | None, repacks: bool) -> int | None:
+def tiled_from(file: GgufFile, threads: int | None) -> int | None:
     """Tokens of the smallest passes that tiled kernels should compute, where smaller ones are clearly faster without;
-    None where llama.cpp's own choice is as good. By an earlier trial, or one made now, which takes a second.
+    None where llama.cpp's own choice is as good. By an earlier trial, or one made now, which takes half a second.
 
-    threads: of a pass; None for the default. repacks: whether weights are re-ordered, which tiled kernels leave out.
+    threads: of a pass; None for the default.
     """
-    kinds = [kind for kind in file.types if tiled_kernels.compute([kind])]
-    is_open = sum(share["bytes"] for share in file.types.values()) >= _WORTH_TILED and tiled_kernels.in_use() == "auto"
-    if not is_open or not kinds or why_not(TILED_FROM):
+    kind = next(iter(file.types))  # the type with the most bytes
+    is_large = sum(share["bytes"] for share in file.types.values()) >= _WORTH_TILED
+    if not is_large or not tiled_kernels.compute([kind]) or tiled_kernels.in_use() != "auto" or why_not(TILED_FROM):
         return None
-    for kind in kinds:  # re-ordered ones are equally fast with both
-        of = {**surroundings(devices.this_machine()), "type": kind, "threads": threads, "repack": repacks}
-        try:
-            least = kept_facts.once("tiles", of, partial(_tried_tiled, kind, threads, repacks), int)
-        except (LlamaError, OSError):  # as above
-            return None
-        if least > TILED_SIZES[0]:
-            return least
-    return None
+    of = {**surroundings(devices.this_machine()), "type": kind, "threads": threads}
+    try:
+        least = kept_facts.once("tiles", of, lambda: tiled_least(tiled_ms(kind, threads)), int)
+    except (LlamaError, OSError):  # as above
+        return None
+    return least if least > TILED_SIZES[0] else None
 
 
-def _tried_tiled(kind: str, threads: int | None, repacks: bool) -> int:
-    return tiled_least(tiled_ms(kind, threads, repacks))
+def tiled_ms(kind: str, threads: int | None) -> dict[str, dict[int, float]]:
+    """Milliseconds of passes by size, `tiled` and with llama.cpp's `other` kernels.
 
-
-def tiled_ms(kind: str, threads: int | None, repacks: bool) -> dict[str, dict[int, float]]:
-    """Milliseconds of passes by size, `tiled` and with llama.cpp's `other` kernels. The parameters are those of
-    `tiled_from`, and the kind of weights, by ggml's name. Raises LlamaError if this llama.cpp cannot be measured so.
+    kind: the type of the weights, by ggml's name. Raises LlamaError if this llama.cpp cannot be measured so.
     """
-    settings = LlamaSettings(threads, repack=repacks)
-    ways = {"tiled": settings, "other": replace(settings, tiled_from=TILED_SIZES[-1] + 1)}
-    return _layer_ms(kind, TILED_SIZES, ways)
+    usual = LlamaSettings(threads)
+    return _layer_ms(kind, TILED_SIZES, {"tiled": usual, "other": replace(usual, tiled_from=TILED_SIZES[-1] + 1)})
 
 
 def tiled_least(ms: Mapping[str, Mapping[int, float]]) -> int:
@@ -241,7 +232,7 @@ def _layer_ms(kind: str, sizes: Sequence[int], ways: Mapping[str, LlamaSettings]
         for way, settings in ways.items():
             model = stack.enter_context(LlamaModel(path, settings))
             if model.why_usual:
-                raise LlamaError(model.why_usual)
+                raise LlamaError(model.why_usual[0])
             if model.orders and not model.orders.places:
                 raise LlamaError(f"llama.cpp does not re-order weights of the type {kind} on this CPU")
             config = ContextConfig(sizes[-1], n_seq_max=1, n_batch=sizes[-1], n_outputs=1, settings=settings)

@@ -198,8 +198,7 @@ def _differences(
     if (options.settings.gpu_layers or options.draft_settings.gpu_layers) and not has_gpu:
         why = "sees no GPU (`specrun doctor`)" if library.has_gpu() else "was built without a GPU backend"
         notices.append(f"all layers stay on the CPU, because this llama.cpp {why}")
-    if model.why_usual:
-        notices.append(f"some passes take longer than they could, because {model.why_usual}")
+    notices += [f"some passes take longer than they could, because {why}" for why in dict.fromkeys(model.why_usual)]
     if 0 < model.n_ctx_train < ctx_size:
         notices.append(
             f"{model.name} was trained for {model.n_ctx_train} tokens; with --ctx-size {ctx_size}, "

@@ -150,9 +150,11 @@ def _choose_settings(
     seconds: the effort's. is_tried: whether there is time to try any. is_first: see `_try_settings`.
     """
     settings_run = run.stage(_SETTINGS_SHARE * seconds)
-    settings, tried = with_defaults(plan).options.settings, list[Tried]()
+    defaults, tried = with_defaults(plan).options.settings, list[Tried]()
+    # Where reading hides what passes take, V in bf16, the default with a profile, may keep bits at no cost.
+    settings = defaults if options.exact else LlamaSettings(tiled_from=defaults.tiled_from)
     if is_tried:
-        settings, tried = _try_settings(options, plan, settings, settings_run, is_first)
+        settings, tried = _try_settings(options, plan, defaults, settings_run, is_first)
     # What the environment has chosen holds for what is measured now, and later runs may lack it.
     if settings.offload_min_batch is None and not offload_threshold.is_open():
         settings = replace(settings, offload_min_batch=offload_threshold.in_use())

@@ -9,7 +9,7 @@ from typing import Literal
 
 from specrun import clock
 from specrun.decoding import calibration_texts as texts
-from specrun.llama.invariance import EIGHT_OR_MORE, exact_sizes, holds
+from specrun.llama.invariance import exact_sizes, holds, large_sizes
 from specrun.loading.default_settings import keeps_bits
 from specrun.loading.model import Model
 from specrun.long_run import Run
@@ -131,7 +131,8 @@ class Tuner:
         if self.exact:
             sizes, _ = exact_sizes(target, self._tokens, costs.largest)
         else:  # more than what costs nothing is for users who ask for it
-            free = (ANY_SIZE, EIGHT_OR_MORE)[0 if keeps_bits(target.context.model.file) else 1 :]
+            large = large_sizes(target.context.config.settings)
+            free = [ANY_SIZE, large] if keeps_bits(target.context.model.file) else [large]
             held = (one for one in free if is_free(one, ms) and holds(one, target, self._tokens, costs.largest))
             sizes = next(held, PLAIN_ONLY)
         # Passes of sizes that were not timed take too long for any plan.

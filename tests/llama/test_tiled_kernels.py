@@ -21,6 +21,7 @@ from specrun.errors import UsageError
 from specrun.llama import LlamaModel, tiled_kernels
 from specrun.llama.batch import committed_tokens
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext, Logits
+from specrun.llama.invariance import holds, large_sizes
 from specrun.llama_settings import LlamaSettings, TiledKernels
 from specrun.loading.model import Model
 from specrun.loading.run_options import RunOptions
@@ -28,6 +29,7 @@ from specrun.sampling import SamplingParameters
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import OFF
+from specrun.speculation.planning.pass_sizes import PassSizes
 from tests.engines import code_prompts, first_difference, write
 from tests.models import wide_target
 
@@ -135,6 +137,16 @@ def test_trees_have_the_bits_of_plain_decoding_below_the_size_where_they_begin(m
             (prompt,) = code_prompts(model.engine, 1, 100)
             written.append(write(model.engine, prompt, SamplingParameters(temperature=0.8, seed=1), plan, 60))
     assert [first_difference(one, written[0]) for one in written[1:]] == [None, None]
+
+
+@pytest.mark.slow
+def test_larger_passes_have_a_class_of_their_own(made: Path) -> None:
+    settings = LlamaSettings(threads=1, type_v="bf16", repack=False, tiled_from=13)
+    assert large_sizes(settings) == PassSizes(16, 4)
+    options = RunOptions(wide_target(made, "q4_k_m"), None, (OFF.plan(),), SPECEXEC.plan(64, 8), 1024, settings)
+    with Model(options) as model:
+        (tokens,) = code_prompts(model.engine, 1, 200)
+        assert holds(large_sizes(settings), model.engine.target, tokens, 64)
 
 
 def test_kernels_that_this_process_does_not_use_are_refused() -> None:

@@ -324,16 +324,14 @@ def test_there_must_be_room_for_the_weights_twice(k_quant: Path, monkeypatch: py
 # --- from which size on tiled kernels compute -------------------------------------------------------------------------
 
 
-def lose_below(monkeypatch: pytest.MonkeyPatch, least: dict[str, int]) -> list[tuple[str, int | None, bool]]:
-    """As if tiled kernels lost to others below these sizes of each type; returns the trials that are made."""
+def lose_below(monkeypatch: pytest.MonkeyPatch, least: int) -> list[tuple[str, int | None]]:
+    """As if tiled kernels lost to others below this size; returns the trials that are made."""
     trials = []
 
-    def ms(kind: str, threads: int | None, repacks: bool) -> dict[str, dict[int, float]]:
-        trials.append((kind, threads, repacks))
-        return {
-            "tiled": dict.fromkeys(TILED_SIZES, 1.0),
-            "other": {n: 0.5 if n < least.get(kind, 0) else 2.0 for n in TILED_SIZES},
-        }
+    def ms(kind: str, threads: int | None) -> dict[str, dict[int, float]]:
+        trials.append((kind, threads))
+        other = {n: 0.5 if n < least else 2.0 for n in TILED_SIZES}
+        return {"tiled": dict.fromkeys(TILED_SIZES, 1.0), "other": other}
 
     monkeypatch.setattr(default_settings, "tiled_ms", ms)
     monkeypatch.setattr(default_settings, "_WORTH_TILED", 0)
@@ -342,43 +340,41 @@ def lose_below(monkeypatch: pytest.MonkeyPatch, least: dict[str, int]) -> list[t
 
 def test_they_begin_above_the_sizes_at_which_they_lose(k_quant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = GgufFile.read(k_quant)
-    assert list(file.types)[:2] == ["Q4_K", "Q6_K"]
-    trials = lose_below(monkeypatch, {"Q4_K": 12, "Q6_K": 16})
-    assert tiled_from(file, None, repacks=False) == 11, "10 tokens is the last size at which they lost"
-    assert tiled_from(file, None, repacks=False) == 11
-    assert trials == [("Q4_K", None, False)], "it is kept"
-    trials = lose_below(monkeypatch, {"Q6_K": 16})
-    assert tiled_from(file, None, repacks=True) == 15, "re-ordered weights of the first type know no tiled kernels"
-    assert trials == [("Q4_K", None, True), ("Q6_K", None, True)]
-    lose_below(monkeypatch, {})
-    assert tiled_from(file, 3, repacks=False) is None
+    trials = lose_below(monkeypatch, 12)
+    assert tiled_from(file, None) == 11, "10 tokens is the last size at which they lost"
+    assert tiled_from(file, None) == 11
+    assert trials == [("Q4_K", None)], "it is kept"
+    lose_below(monkeypatch, 8)
+    assert tiled_from(file, 3) is None
 
 
 def test_nothing_is_tried_for_a_small_model_or_where_the_environment_chooses(
     k_quant: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = GgufFile.read(k_quant)
-    trials = lose_below(monkeypatch, {"Q4_K": 12})
+    trials = lose_below(monkeypatch, 12)
     with monkeypatch.context() as patched:
         patched.setattr(default_settings, "_WORTH_TILED", 10**9)
-        assert tiled_from(file, None, repacks=False) is None
+        assert tiled_from(file, None) is None
+    assert tiled_from(GgufFile.read(embedded.TARGET), None) is None, "they compute no Q8_0"
     monkeypatch.setattr(tiled_kernels, "in_use", lambda: "always")
-    assert tiled_from(file, None, repacks=False) is None
-    assert tiled_from(GgufFile.read(embedded.TARGET), None, repacks=False) is None
+    assert tiled_from(file, None) is None
     assert not trials
 
 
-def test_an_untuned_target_follows_that_trial_unless_it_must_be_exact(
+def test_an_untuned_target_follows_that_trial_unless_it_is_exact_or_re_ordered(
     k_quant: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lose_below(monkeypatch, {"Q4_K": 12, "Q6_K": 12})
-    options = RunOptions(k_quant, None, (OFF.plan(),), settings=LlamaSettings(repack=False))
+    trials = lose_below(monkeypatch, 12)
+    options = RunOptions(k_quant, None, (OFF.plan(),), settings=LlamaSettings(repack=False, threads_batch=3))
     assert defaulted(options).settings.tiled_from == 11
+    assert trials == [("Q4_K", 3)], "with the threads of such passes"
     assert defaulted(replace(options, exact=True)).settings.tiled_from is None
+    assert defaulted(replace(options, settings=LlamaSettings(repack=True))).settings.tiled_from is None
 
 
 @pytest.mark.slow
 def test_a_real_trial_times_both_kernels() -> None:
-    ms = default_settings.tiled_ms("Q4_K", 1, False)
+    ms = default_settings.tiled_ms("Q4_K", 1)
     assert {way: sorted(found) for way, found in ms.items()} == dict.fromkeys(("tiled", "other"), sorted(TILED_SIZES))
     assert min(min(found.values()) for found in ms.values()) > 0

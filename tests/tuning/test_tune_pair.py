@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from specrun.cli import main
 from specrun.llama_settings import LlamaSettings
+from specrun.loading.placing import plan_load
 from specrun.loading.run_options import RunOptions, identity_of
 from specrun.long_run import Run
 from specrun.speculation.method import OFF
@@ -57,3 +59,15 @@ def test_the_same_command_is_started_in_such_a_process(random_model: Path, monke
     assert (program, arguments) == (sys.executable, [sys.executable, "-m", *command])
     assert environment["GGML_OP_OFFLOAD_MIN_BATCH"] == "8"
     assert environment["SPECRUN_DATA_DIR"] == os.environ["SPECRUN_DATA_DIR"]
+
+
+def test_a_target_whose_settings_are_not_tried_keeps_what_the_trial_of_tiled_kernels_chose(
+    random_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = RunOptions(random_model, None, (OFF.plan(),), ctx_size=256)
+    plan = plan_load(options)
+    chosen = replace(options, settings=LlamaSettings(tiled_from=11, type_v="f16"))
+    monkeypatch.setattr(tune_pair, "with_defaults", lambda plan: replace(plan, options=chosen))
+    monkeypatch.setattr(tune_pair, "_choose_prompt_pass", lambda _options, _plan, settings, *_: (settings, {}))
+    settings, tried, _ = tune_pair._choose_settings(options, plan, 20.0, False, True, Run())
+    assert (settings.tiled_from, settings.type_v, tried) == (11, None, []), "V is cached as with any profile"

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from specrun.catalog.layer_states import n_bytes, weight_pages
-from specrun.errors import CrashError
+from specrun.errors import CrashError, LlamaError
 from specrun.hardware.cpu import read_flags
 from specrun.hardware.fit import FEWEST_SLOTS, plan_residency
 from specrun.hardware.memory import Pressure
+from specrun.llama import tiled_kernels
 from specrun.llama.batch import committed_tokens, joined
 from specrun.llama.context import ALL_SEQUENCES, ContextConfig, LlamaContext, Logits
 from specrun.llama.facts import tiny_model
@@ -100,7 +101,7 @@ def check_orders(settings: LlamaSettings) -> str | None:
         config = _config(256, replace(chosen, threads=1))
         with tiny_model.loaded(config.settings, "Q4_K") as model, LlamaContext(model, config) as context:
             if name == "both" and model.why_usual:
-                return model.why_usual
+                return model.why_usual[0]
             for n in (4, 16, 4):
                 found[name].append(_decoded(context, 0, n, n).tobytes())
                 context.remove(ALL_SEQUENCES, 0)
@@ -110,12 +111,18 @@ def check_orders(settings: LlamaSettings) -> str | None:
 
 
 def check_tiled_from(settings: LlamaSettings) -> str | None:
-    """Compare a pass that tiled kernels leave out with smaller passes, which they never compute."""
+    """Compare a pass that tiled kernels leave out with smaller passes, which they never compute. Raises LlamaError where
+    the environment turns them off, so that nothing is learned.
+    """
+    if not tiled_kernels.has_processor():
+        return None
+    if (settings.tiled or tiled_kernels.in_use()) != "auto":
+        raise LlamaError("tiled kernels compute all passes or none in this process")
     chosen = replace(_EXACT, threads=1, repack=False, tiled=settings.tiled, tiled_from=4 * _LEAST)
     config = _config(256, chosen)
     with tiny_model.loaded(chosen, "Q4_K") as model, LlamaContext(model, config) as context:
         if model.why_usual:
-            return model.why_usual
+            return model.why_usual[0]
         small = b"".join(_decoded(context, start, 4, 4).tobytes() for start in (0, 4, 8, 12))
         context.remove(ALL_SEQUENCES, 0)
         if _decoded(context, 0, 16, 16).tobytes() != small:

@@ -90,6 +90,12 @@ def test_other_bits_of_weights_in_the_file_leave_one_order(monkeypatch: pytest.M
 def test_where_a_tensor_cannot_be_left_out_tiled_kernels_begin_at_eight(monkeypatch: pytest.MonkeyPatch) -> None:
     if not tiled_kernels.compute(["Q4_K"]):
         pytest.skip("there are none")
+    with monkeypatch.context() as patched:
+        patched.setattr(tiled_kernels, "in_use", lambda: "never")
+        settings, (why,) = relied_on.supported(LlamaSettings(tiled_from=16))
+        assert settings == LlamaSettings()
+        assert "in this process" in why, "nothing was compared, and nothing is kept"
+    relied_on._found.clear()
     monkeypatch.setattr(TiledFrom, "choose", lambda *_: None)
     settings, said = relied_on.supported(LlamaSettings(tiled_from=16))
     assert settings == LlamaSettings()
