@@ -13,6 +13,7 @@ from specrun.decoding.engine import Engine
 from specrun.llama import devices
 from specrun.llama.context import Logits
 from specrun.llama.invariance import Comparison, Survey, classes_of, exact_sizes, holds, large_sizes
+from specrun.llama_settings import LlamaSettings
 from specrun.speculation.drafters.chain import CHAIN
 from specrun.speculation.drafters.guessed import DRAFTLESS
 from specrun.speculation.drafters.specexec import SPECEXEC

@@ -111,8 +111,9 @@ def check_orders(settings: LlamaSettings) -> str | None:
 
 
 def check_tiled_from(settings: LlamaSettings) -> str | None:
-    """Compare a pass that tiled kernels leave out with smaller passes, which they never compute. Raises LlamaError where
-    the environment turns them off, so that nothing is learned.
+    """Compare a pass that tiled kernels leave out with smaller passes, which they never compute.
+
+    Raises LlamaError where they compute all passes or none in this process, so that nothing is learned.
     """
     if not tiled_kernels.has_processor():
         return None
