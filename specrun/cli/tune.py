@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specrun.display_text import duration_text
-from specrun.errors import INTERRUPTED_EXIT_CODE, ProfileError, UsageError, disk_errors
-from specrun.hardware.cpu import LoadWatch, usable_cores
+from specrun.errors import INTERRUPTED_EXIT_CODE, ProfileError, SpecrunError, UsageError, disk_errors
 from specrun.interrupts import InterruptFlag
 from specrun.kept_facts import fingerprint
 from specrun.options.expand import expanded, flag, option
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from specrun.profiles.profile import Profile
     from specrun.tuning.tuner import EffortName
 
-_SECONDS_OF_A_LOOK = 0.5  # at what other programs do
 _NO_PROFILE = "no profile of this pair on this machine; `specrun tune` makes one"
 _option = partial(option, rich_help_panel="Profiles")
 _flag = partial(flag, rich_help_panel="Profiles")
@@ -121,17 +120,16 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
     from specrun.decoding.calibration_texts import TuningText
     from specrun.long_run import Run
     from specrun.profiles import profile_files
+    from specrun.tuning import unfinished
     from specrun.tuning.tune_pair import OtherProcessNeededError, expected_seconds, fastest_of, tune_drafts
-    from specrun.tuning.unfinished import key_of
     from specrun.views.answer_report import picture
 
-    watch = LoadWatch(with_names=True)
     effort: EffortName = "quick" if what.quick else "thorough" if what.thorough else "default"
     prompts = load(what.prompts) if what.prompts else None
     own = [TuningText(prompt.kind, prompt.text) for prompt in prompts] if prompts else None
+    key = unfinished.key_of(effort, temperatures, own, what.raw)
     profile_files.check_folder()
     note_unusable_gpu()
-    _note_load(watch, drafts[0][1].settings.threads or usable_cores())
     # llama.cpp loses a Ctrl-C that comes while it writes its log, so the flag is checked between passes.
     try:
         with output.progress() as display, InterruptFlag() as interrupted:
@@ -146,12 +144,16 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
                 "of every size, accepted tokens, and the best plans on other texts"
             )
             tuned = tune_drafts(drafts, effort, temperatures, own, what.raw, run)
-    except (KeyboardInterrupt, OtherProcessNeededError) as end:
-        if not isinstance(end, OtherProcessNeededError) or interrupted():
-            return _interrupted(drafts, key_of(effort, temperatures, own, what.raw))
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **end.variables})
+    except KeyboardInterrupt:
+        return _interrupted(drafts, key)
+    except OtherProcessNeededError as needed:
+        if interrupted():
+            return _interrupted(drafts, key)
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **needed.variables})
     profiles = [replace(one.profile, picture=picture(one.placement)) for one in tuned]
     paths = [profile_files.save(profile) for profile in profiles]
+    for profile in profiles:
+        unfinished.forget(profile.identity)
     best = fastest_of(tuned)
     if len(tuned) > 1:
         with disk_errors("written", kind=ProfileError):
@@ -165,23 +167,18 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
     return 0
 
 
-def _note_load(watch: LoadWatch, wanted: int) -> None:
-    """Say before anything is measured that other programs hold cores of which as many as `wanted` should be free."""
-    load = watch.after(_SECONDS_OF_A_LOOK)
-    if load.threads_beside(wanted) < wanted:
-        output.note(f"{load}, so what is measured now holds for a busy machine; Ctrl-C, and tune when they are free")
-
-
 def _interrupted(drafts: Sequence[tuple[str | None, RunOptions]], key: str) -> int:
     """Say what the same command would do now, and return the exit code. key: of the run, see `unfinished.key_of`."""
     from specrun.loading.run_options import identity_of
     from specrun.tuning.unfinished import UnfinishedRun
 
-    is_kept = any(UnfinishedRun(identity_of(options), key).is_resumed for _, options in drafts)
+    is_kept = False
+    with suppress(SpecrunError):
+        is_kept = any(UnfinishedRun(identity_of(options), key).is_resumed for _, options in drafts)
     if is_kept:
         output.note("interrupted; what was measured is kept for an hour: the same command goes on from there")
     else:
-        output.note("interrupted before a first stage was over; the same command begins anew")
+        output.note("interrupted; nothing is kept yet, so the same command begins anew")
     return INTERRUPTED_EXIT_CODE
 
 
@@ -216,7 +213,9 @@ def _use_saved(pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileO
         if not known:
             lacking[name] = "; ".join(said) or profile_files.why_outdated(identity, with_learned=True) or _NO_PROFILE
         elif known[0].identity != identity and not options.forget:
-            output.note("this is what runs learned with fewer threads, while other programs held cores")
+            this = f"{name}: this" if len(pairs) > 1 else "this"
+            how = "another number of threads (--threads, or fewer while other programs held cores)"
+            output.note(f"{this} was learned with {how}")
     if not found:
         raise UsageError(next(iter(lacking.values())))
     for name, why in lacking.items():

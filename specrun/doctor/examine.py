@@ -35,7 +35,6 @@ from specrun.profiles import profile_files
 
 _SCARCE = 0.1  # of all RAM; below it some systems end the largest process (earlyoom's default)
 _HUB_SECONDS = 2.0  # for its answer
-_SECONDS = 0.5  # in which other processes are watched
 _CAP_IPC_LOCK = 14  # in linux/capability.h: locks without a limit
 _ALL_USERS = ["0", "0", "4294967295"]  # in uid_map: not inside a user namespace, where capabilities do not count
 _FULL = 1_000_000  # bytes; with less, nothing can be saved
@@ -138,8 +137,8 @@ def cpu_quota(quota: float | None, n_cores: int) -> Finding:
 
 
 def watched() -> OtherLoad:
-    """What others take during half a second, in which this process does nothing."""
-    return LoadWatch(with_names=True).after(_SECONDS)
+    """What others take for a moment, in which this process does nothing."""
+    return LoadWatch(with_names=True).after()
 
 
 def other_load(load: OtherLoad, wanted: int) -> Finding:

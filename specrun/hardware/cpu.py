@@ -19,6 +19,7 @@ from specrun.hardware.memory import CGROUPS, PROC, groups, kernel_text
 
 _CPUINFO = Path("/proc/cpuinfo")
 _NAMED = 0.2  # cores; a process that uses fewer is not named
+SECONDS_OF_A_LOOK = 0.5  # at what other programs do, before anything of our own runs
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class LoadWatch:
         """Seconds since the start. Less than a quarter of a second says little, as ticks are 10 ms."""
         return time.monotonic() - self._started
 
-    def after(self, seconds: float) -> OtherLoad:
+    def after(self, seconds: float = SECONDS_OF_A_LOOK) -> OtherLoad:
         """What other programs have used in at least so many seconds, of which those that are left are waited for."""
         time.sleep(max(seconds - self.seconds, 0.0))
         return self.so_far()

@@ -31,14 +31,14 @@ def check_folder() -> None:
 
 
 def save(profile: Profile) -> Path:
-    """Keep a profile, a tuned one in place of what runs have learned, and of what an unfinished run of `specrun tune`
-    has measured. Returns its path. Raises ProfileError.
-    """
+    """Keep a profile, a tuned one in place of what runs have learned. Returns its path. Raises ProfileError."""
     path = kept_facts.path_of(KINDS[profile.origin], profile.identity)
     with disk_errors("written", path, ProfileError):
         kept_facts.write(KINDS[profile.origin], profile.identity, profile_to_json(profile))
-    for kind in (KINDS["learned"], UNFINISHED) if profile.origin == "tuned" else ():
-        kept_facts.path_of(kind, profile.identity).unlink(missing_ok=True)
+    if profile.origin == "tuned":
+        learned = kept_facts.path_of(KINDS["learned"], profile.identity)
+        with disk_errors("deleted", learned, ProfileError):
+            learned.unlink(missing_ok=True)
     return path
 
 
@@ -105,7 +105,8 @@ def of_target(identity: Mapping[str, Any]) -> Profile | None:
 
 def all_of(identity: Mapping[str, Any], note: Callable[[str], None]) -> list[Profile]:
     """What is known of this pair on this machine: the profile, or what runs have learned; then what they have learned
-    with fewer threads, as other programs held cores, the newest first. The arguments are those of `find`.
+    with another number of threads, that the user gave or that other programs left cores for, the newest first. The
+    arguments are those of `find`.
     """
 
     def with_all_threads(parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,8 +117,8 @@ def all_of(identity: Mapping[str, Any], note: Callable[[str], None]) -> list[Pro
 
     profile = find(identity, note) or find(identity, note, "learned")
     learned = [one for one in saved(with_learned=True) if one.origin == "learned" and one.identity != identity]
-    fewer = [one for one in learned if with_all_threads(one.identity) == identity]
-    return [profile, *fewer] if profile else fewer
+    others = [one for one in learned if with_all_threads(one.identity) == identity]
+    return [profile, *others] if profile else others
 
 
 def why_outdated(identity: Mapping[str, Any], with_learned: bool = False) -> str | None:
@@ -130,9 +131,8 @@ def why_outdated(identity: Mapping[str, Any], with_learned: bool = False) -> str
         if is_same and (changed := changed_parts(profile.identity, identity)):
             if profile.origin == "tuned":
                 return f"this pair was tuned before, but {changed} changed since; `specrun tune` measures again"
-            return (
-                f"runs have learned this pair with other {changed} (`specrun tune --list`); `specrun tune` measures it"
-            )
+            differed = f"{changed} differed (`specrun tune --list`)"
+            return f"runs have learned this pair, but {differed}; `specrun tune` measures it"
     return None
 
 

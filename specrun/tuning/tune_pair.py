@@ -9,7 +9,7 @@ from typing import Any
 
 from specrun import clock
 from specrun.decoding import calibration_texts as texts
-from specrun.hardware.cpu import OtherLoad, allowed_cores, usable_cores, usable_threads
+from specrun.hardware.cpu import LoadWatch, OtherLoad, allowed_cores, usable_cores, usable_threads
 from specrun.hardware.machine import Machine
 from specrun.hardware.placement import Placement
 from specrun.llama import devices, offload_threshold, tiled_kernels
@@ -76,6 +76,11 @@ def tune_pair(
     options = replace(options, plans=(OFF.plan(), MERGED.plan(MOST_TOKENS, MOST_TOKENS - 1)))
     plan = plan_load(options)
     placement = plan.placement
+    if not (first or unfinished.is_resumed):  # else it was said before
+        load = LoadWatch(with_names=True).after()
+        if _takes_cores(load, options.settings.threads, placement):
+            how = "press Ctrl-C and run this again when the cores are free"
+            run.note(f"{load}, so what is measured now holds for a busy machine; {how}")
     if first and placement.holds_target_like(first[1]):
         unfinished.take_target(first[0])
     is_tried = placement.regime != "streamed" or effort_name == "thorough"
@@ -132,14 +137,22 @@ def _profile(options: RunOptions, identity: dict[str, Any], here: Machine, regim
 
 
 def busy_notices(cores: float, n_threads: int | None, placement: Placement) -> list[str]:
-    """A sentence if other programs took cores that passes wanted. cores: that they held. n_threads: that the user
-    gave. With a target in VRAM the cores compute next to nothing.
+    """A sentence if other programs took cores that passes wanted. cores: that they held. n_threads, placement: as of
+    `_takes_cores`.
     """
-    load, wanted = OtherLoad(cores, len(allowed_cores())), n_threads or usable_cores()
-    if placement.regime == "in VRAM" or load.threads_beside(wanted) >= wanted:
+    load = OtherLoad(cores, len(allowed_cores()))
+    if not _takes_cores(load, n_threads, placement):
         return []
-    held = f"other programs held {cores:.1f} of {load.n_cores} cores while this was measured"
+    held = f"other programs held {cores:.1f} of {load.n_cores} cores while this target was measured"
     return [f"{held}, so passes took longer than they do alone; run `specrun tune` again when the cores are free"]
+
+
+def _takes_cores(load: OtherLoad, n_threads: int | None, placement: Placement) -> bool:
+    """Whether other programs hold cores that passes want. n_threads: that the user gave. With a target in VRAM the
+    cores compute next to nothing.
+    """
+    wanted = n_threads or usable_cores()
+    return placement.regime != "in VRAM" and load.threads_beside(wanted) < wanted
 
 
 def _choose_settings(

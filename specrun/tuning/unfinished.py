@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from specrun import kept_facts
 from specrun.decoding.calibration_texts import TuningText
-from specrun.hardware.cpu import LoadWatch
+from specrun.hardware.cpu import SECONDS_OF_A_LOOK, LoadWatch
 from specrun.llama_settings import LlamaSettings
 from specrun.profiles.codec import converter
 from specrun.profiles.profile import Profile, TriedSettings
@@ -20,7 +21,6 @@ from specrun.tuning.learning_texts import Learned
 
 Result = TypeVar("Result")
 
-_SECONDS_OF_A_LOOK = 0.5  # at what other programs do; it goes on over several stages that are shorter
 _MAX_AGE = 3600.0  # seconds; later, another load or temperature of the machine may give other times
 
 
@@ -38,6 +38,12 @@ class Stages:
     learned: Learned | None = None
     prompt_ms: dict[int, float] = field(default_factory=dict)  # see `Profile`
     other_load: float = 0.0  # see `Profile`
+
+
+def forget(identity: Mapping[str, Any]) -> None:
+    """Delete the stages of a run whose profile is saved. If the disk refuses, they are of no use after an hour."""
+    with suppress(OSError):
+        kept_facts.path_of(UNFINISHED, identity).unlink()
 
 
 def key_of(effort: str, temperatures: Sequence[float], own: Sequence[TuningText] | None, raw: bool) -> str:
@@ -84,7 +90,7 @@ class UnfinishedRun:
         """Write the stages to the file, with what other programs did meanwhile. If the disk refuses, the run can only
         not be continued.
         """
-        if self._watch.seconds >= _SECONDS_OF_A_LOOK:
+        if self._watch.seconds >= SECONDS_OF_A_LOOK:  # else the watch goes on over the next stage
             self.stages.other_load = max(self.stages.other_load, self._watch.so_far().cores)
             self._watch = LoadWatch()
         kept_facts.remember(UNFINISHED, self._identity, converter().unstructure(self.stages))

@@ -16,9 +16,10 @@ from specrun.catalog import embedded
 from specrun.catalog import made as made_drafts
 from specrun.catalog.resolve import drafts_here
 from specrun.cli import tune
-from specrun.errors import UsageError
+from specrun.errors import ModelFileError, UsageError
 from specrun.kept_facts import fingerprint
 from specrun.llama_settings import LlamaSettings
+from specrun.loading import run_options
 from specrun.loading.learning import Learner
 from specrun.loading.run_options import RunOptions
 from specrun.options.speculation_options import ModelOptions
@@ -143,13 +144,16 @@ def test_what_runs_learned_is_shown_and_forgotten_whatever_the_number_of_threads
     profile_files.save(learned)
     shown = used(options, show=True)
     assert "learned while writing" in shown
-    assert "fewer threads, while other programs held cores" in shown
-    with pytest.raises(UsageError, match=r"learned this pair with other --ctx-size, options \(`specrun tune -"):
+    assert "this was learned with another number of threads (--threads, or fewer while" in shown
+    both = [("a", options), ("b", replace(options, draft=None))]
+    tune._use_saved(both, tune.ProfileOptions(show=True), tune.TuneOptions())
+    assert "a: this was learned with another number of threads" in capsys.readouterr().err
+    with pytest.raises(UsageError, match=r"learned this pair, but --ctx-size, options differed \(`specrun tune -"):
         used(replace(options, ctx_size=256), show=True)
     profile_files.save(
         replace(learned, identity=Learner(options, LlamaSettings(), print).identity, settings=LlamaSettings())
     )
-    assert "fewer threads" not in used(options, show=True)
+    assert "number of threads" not in used(options, show=True)
     assert used(options, forget=True).count("deleted") == 2
     assert list(profile_files.saved(with_learned=True)) == []
 
@@ -248,18 +252,23 @@ def test_an_interrupted_run_goes_on_where_it_was(specrun: Specrun, tmp_path: Pat
     assert not list(unfinished.glob("*.json"))
 
 
+@pytest.mark.parametrize("can_look", [True, False])
 def test_a_run_that_was_interrupted_at_once_says_that_it_begins_anew(
-    here: SpecrunHere, monkeypatch: pytest.MonkeyPatch
+    here: SpecrunHere, monkeypatch: pytest.MonkeyPatch, can_look: bool
 ) -> None:
+    def gone(_: RunOptions) -> None:
+        raise ModelFileError("it is gone")
+
     def interrupted(*_: object) -> None:
+        if not can_look:
+            monkeypatch.setattr(run_options, "identity_of", gone)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tune_pair, "tune_drafts", interrupted)
-    monkeypatch.setattr(tune, "_SECONDS_OF_A_LOOK", 0.0)
     result = here("tune", "--quick")
     assert (result.code, result.stdout) == (130, "")
-    assert "interrupted before a first stage was over; the same command begins anew" in result.stderr
-    assert "kept" not in result.stderr
+    assert "interrupted; nothing is kept yet, so the same command begins anew" in result.stderr
+    assert "gone" not in result.stderr
 
 
 @pytest.mark.parametrize(

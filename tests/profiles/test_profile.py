@@ -218,13 +218,13 @@ def test_the_newest_profile_tells_the_threshold_of_offloading(data_dir: Path) ->
     assert opening._offload_min_batch(options) == 16
 
 
-def test_it_takes_the_place_of_what_was_learned_or_measured_before() -> None:
+def test_it_takes_the_place_of_what_was_learned_but_not_of_an_unfinished_run() -> None:
     learned = storage.save(made(origin="learned"))
     kept_facts.remember(storage.UNFINISHED, IDENTITY, {})
     assert found(IDENTITY) == (None, [])
     storage.save(made())
     assert not learned.exists()
-    assert not kept_facts.path_of(storage.UNFINISHED, IDENTITY).exists()
+    assert kept_facts.path_of(storage.UNFINISHED, IDENTITY).exists(), "it may be imported, or another draft's may fail"
 
 
 def test_forgetting_deletes_it() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from specrun.cli import main
+from specrun.hardware.cpu import LoadWatch
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.placing import plan_load
 from specrun.loading.run_options import RunOptions, identity_of
@@ -26,6 +27,7 @@ def fastest_with_8(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if copying weights to a GPU in passes of 8 tokens had been the fastest."""
     chosen = LlamaSettings(op_offload=True, offload_min_batch=8)
     monkeypatch.setattr(tune_pair, "_try_settings", lambda *_: (chosen, []))
+    monkeypatch.setattr(LoadWatch, "seconds", 1.0)  # so that nothing waits for it
 
 
 def test_what_was_measured_is_kept_for_the_process_that_goes_on(random_model: Path) -> None:
