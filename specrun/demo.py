@@ -145,9 +145,10 @@ _PARTLY_IN_VRAM = 2.0  # times plain decoding with half of a 7B in VRAM (docs/gp
 def outlook(
     texts: Sequence[Comparison], target: Path, catalog: Mapping[str, Entry], is_busy: bool
 ) -> tuple[str, list[tuple[Entry, Fit, float]]]:
-    """What to expect of the models of `ASKED` on this machine: by what it is estimated, in a sentence, and for each how
-    it fits and its tokens a second with a draft, 0 where it does not fit. At which rates passes have read is kept, for
-    all estimates.
+    """Estimate what the models of `ASKED` do on this machine. Returns a sentence on what the estimate is made from, and
+    for each model how it fits and its tokens a second with a draft, 0 where it does not fit.
+
+    The rates at which passes have read are kept, so that other estimates use them, too.
 
     texts: written in RAM, or with weights that were streamed, or both. target: the file of the model that wrote them.
     is_busy: whether other programs held cores.

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from specrun.demo import Comparison
     from specrun.hardware.fit import Fit
 
-_SECONDS_OF_A_LOOK = 0.5  # at what other programs do
 _TOKENS_IN_RAM = 48  # of the texts in RAM
 
 _NAMES = ("plain", "specrun")
@@ -60,13 +59,13 @@ def demo(
     from specrun.hardware.memory import Memory
     from specrun.long_run import Run
 
-    watch = LoadWatch()
     with output.progress() as display, InterruptFlag() as interrupted:
         run = Run(display, output.note, interrupted)
         target, draft = shown.wide_pair(run)
         run.is_over()  # raises KeyboardInterrupt after Ctrl-C
     models = ModelOptions(str(target), str(draft))
     speculation = SpeculationOptions(speculate="chain", depth=shown.N_DRAFTED, learn=False)
+    watch = LoadWatch()
     threads = _free_threads(watch)
     machine = MachineOptions(gpu_layers="0", gpu_layers_draft="0", threads=threads)
     with opened(models, speculation, machine, temperature=0.0, most_ram=shown.MOST_RAM, is_measured=True) as model:
@@ -84,14 +83,15 @@ def demo(
                 for _ in texts[1].write(interrupted):
                     display("writing the same text with all weights in RAM")
         output.stdout.print(texts[1].beside)
-    sentence, expected = shown.outlook(texts, target, catalog(), is_busy=threads < usable_cores())
+    is_busy = watch.so_far().threads_beside(threads) < usable_cores()
+    sentence, expected = shown.outlook(texts, target, catalog(), is_busy)
     output.stdout.print(sentence)
     output.print_table(_outlook_table(expected))
 
 
 def _free_threads(watch: LoadWatch) -> int:
     """As many threads as other programs leave cores for, which all texts then have, whatever changes meanwhile."""
-    load, wanted = watch.after(_SECONDS_OF_A_LOOK), usable_cores()
+    load, wanted = watch.after(), usable_cores()
     free = load.threads_beside(wanted)
     if free < wanted:
         output.note(f"{load}, so both texts get {free} of {wanted} threads, and what is measured is lower")

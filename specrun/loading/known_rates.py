@@ -8,17 +8,22 @@ from typing import Any
 from specrun import kept_facts
 from specrun.catalog.entries import Entry
 from specrun.hardware.fit import Rates
+from specrun.hardware.machine import surroundings
+from specrun.llama import devices
+from specrun.locations import cache_dir
 from specrun.profiles import profile_files
 from specrun.profiles.profile import Profile, now
+
+_BUSY = 0.5  # cores that other programs hold, from which on a thread of ours has none
 
 
 def keep_rates(read: Mapping[str, float], is_busy: bool) -> None:
     """Keep at how many bytes a second passes have just read, by the names of the rates in `Rates`. is_busy: whether
     other programs held cores; such rates count where no others are known.
     """
-    of = _of_passes(is_busy)
-    _, before = kept_facts.recall("rates", of, _kept_rates) or ("", {})
-    kept_facts.remember("rates", of, {"created": now(), "bytes_per_second": {**before, **read}})
+    for name, of in _what_rates_depend_on(is_busy).items():
+        if name in read:
+            kept_facts.remember("rates", of, {"created": now(), "bytes_per_second": read[name]})
 
 
 def known_rates(catalog: Mapping[str, Entry]) -> Rates:
@@ -33,13 +38,16 @@ def known_rates(catalog: Mapping[str, Entry]) -> Rates:
         for entry in catalog.values()
         if entry.kind == "dense" and entry.expected_bytes
     }
-    told = [(profile.created, _told_by(profile, sizes)) for profile in profile_files.saved()]
-    kept, busy = (kept_facts.recall("rates", _of_passes(is_busy), _kept_rates) or ("", {}) for is_busy in (False, True))
-    found: dict[str, float] = {}
-    for _, rates in sorted([*told, kept], key=lambda one: one[0]):
+    told = [(p.other_load < _BUSY, p.created, _told_by(p, sizes)) for p in profile_files.saved()]
+    for is_busy in (False, True):
+        for name, of in _what_rates_depend_on(is_busy).items():
+            if kept := kept_facts.recall("rates", of, _kept_rate):
+                told.append((not is_busy, kept[0], {name: kept[1]}))
+    found, is_quiet = dict[str, float](), dict[str, bool]()
+    for quiet, _, rates in sorted(told, key=lambda one: one[:2]):  # those of a quiet machine count before all others
         found |= rates
-    only_busy = {name: rate for name, rate in busy[1].items() if name not in found}
-    return Rates(**found, **only_busy, measured=(*found, *only_busy), busy=tuple(only_busy))
+        is_quiet |= dict.fromkeys(rates, quiet)
+    return Rates(**found, measured=tuple(found), busy=tuple(name for name in found if not is_quiet[name]))
 
 
 def _told_by(profile: Profile, sizes: Mapping[str, int]) -> dict[str, float]:
@@ -55,12 +63,12 @@ def _told_by(profile: Profile, sizes: Mapping[str, int]) -> dict[str, float]:
     return found
 
 
-def _of_passes(is_busy: bool) -> dict[str, Any]:
-    """What the rates at which passes read depend on."""
-    return {"read by": "passes", "beside other programs": is_busy}
+def _what_rates_depend_on(is_busy: bool) -> dict[str, dict[str, Any]]:
+    """What each rate at which passes read depends on, by its name in `Rates`. The disk is that of the cache folder."""
+    here = {**surroundings(devices.this_machine()), "beside other programs": is_busy}
+    return {"ram": {"rate": "ram", **here}, "disk": {"rate": "disk", "folder": str(cache_dir()), **here}}
 
 
-def _kept_rates(value: Any) -> tuple[str, dict[str, float]]:
-    """When rates were kept, and the rates by their names in `Rates`."""
-    rates = value["bytes_per_second"]
-    return str(value["created"]), {name: max(float(rates[name]), 1.0) for name in ("ram", "disk") if name in rates}
+def _kept_rate(value: Any) -> tuple[str, float]:
+    """When a rate was kept, and the rate."""
+    return str(value["created"]), max(float(value["bytes_per_second"]), 1.0)

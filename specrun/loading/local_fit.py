@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,7 +78,9 @@ class LocalFits:
         ram = f"{size_text(self.ram_bytes)} of RAM"
         memory = f"{gpus} and {ram} are" if gpus else f"{ram} is"
         text = f"fits: {memory} free. tokens/s: an estimate of plain decoding, by reading {self.rates_text}"
-        return text if {"ram", "disk"} <= set(self.rates.measured) else f"{text}; `specrun demo` measures RAM and disk"
+        learnable = {"RAM": "ram"} | ({"disk": "disk"} if sys.platform == "linux" else {})  # where weights are streamed
+        missing = [name for name, rate in learnable.items() if rate not in self.rates.measured]
+        return f"{text}; `specrun demo` measures {' and '.join(missing)}" if missing else text
 
     @property
     def rates_text(self) -> str:

@@ -13,6 +13,7 @@ import specrun
 from specrun import demo as wide_pair
 from specrun.cli import demo
 from specrun.demo import ASKED, MOST_TOKENS, N_DRAFTED, Comparison
+from specrun.hardware.cpu import LoadWatch, OtherLoad
 from tests.conftest import SpecrunHere
 from tests.demo.conftest import small
 
@@ -74,6 +75,27 @@ def test_without_room_for_the_pair_there_is_no_figure_in_ram(
     assert result.code == 0, result
     assert "There is no figure with all weights in RAM" in result.stdout
     assert "from RAM (assumed)" in result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+def test_programs_that_begin_to_compute_while_the_texts_are_written_are_seen(
+    here: SpecrunHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Watch(LoadWatch):
+        def after(self, _seconds: float = 0.0) -> OtherLoad:
+            return OtherLoad(0.0, 2)
+
+        def so_far(self) -> OtherLoad:
+            return OtherLoad(1.0, 2)
+
+    monkeypatch.setattr(demo, "LoadWatch", Watch)
+    monkeypatch.setattr(demo, "usable_cores", lambda: 2)
+    monkeypatch.setattr(wide_pair, "IN_RAM", 10**15)
+    result = here("demo")
+    assert result.code == 0, result
+    assert "disk (measured while other programs held cores)" in result.stdout
+    assert "both texts get" not in result.stderr
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from specrun.catalog import embedded
 from specrun.catalog.entries import Entry, catalog
@@ -48,7 +51,15 @@ def test_a_model_of_which_nothing_is_known() -> None:
 def test_the_explanation_says_what_was_measured() -> None:
     text = replace(FITS, rates=Rates(disk=3e9, measured=("disk",))).explanation
     assert "12.00 GB of CUDA0 and 32.00 GB of RAM are free" in text
-    assert "3.00 GB/s from disk (measured); `specrun demo` measures RAM and disk" in text
+    assert text.endswith("3.00 GB/s from disk (measured); `specrun demo` measures RAM")
     assert "from VRAM (assumed)" in text
     assert "VRAM" not in replace(FITS, gpus=()).explanation
     assert LocalFits.now(CATALOG).ram_bytes > 0
+
+
+def test_what_the_demonstration_can_measure_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert FITS.explanation.endswith("`specrun demo` measures RAM and disk")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert FITS.explanation.endswith("`specrun demo` measures RAM")
+    assert "demo" not in replace(FITS, rates=Rates(measured=("ram",))).explanation
