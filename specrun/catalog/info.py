@@ -69,7 +69,9 @@ def pairs_of(target: Model, text: str) -> list[Pair]:
 
 
 def _made_for(target: Model, path: Path) -> list[Model]:
-    """The draft and the head that were made for a target, and those of the embedded one, as --draft calls them."""
+    """The draft and the head that were made for the target, or that come with it if it is the embedded one, by the
+    names that --draft takes.
+    """
     found = {str(one.path): one.path for kind in made.KINDS if (one := made.find(path, kind)) and one.path.exists()}
     found |= embedded.DRAFTS if embedded.is_meant(target.name) else {}
     return [Model(name, path) for name, path in found.items()]

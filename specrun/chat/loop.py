@@ -153,9 +153,8 @@ class ChatLoop(AbstractContextManager["ChatLoop"]):
                 raise
             self._keep(completion)
         answer = self._session.messages[-1]["content"]
-        if completion.finish_reason == "context" and answer:  # else the notices say so
-            self._note("the context is full: the answer was cut off; use /clear, or a chat with a larger --ctx-size")
-        for line in [answer_report.one_line(completion), *self._notices.after(completion, answer)]:
+        full = "the context is full: the answer was cut off; use /clear, or a chat with a larger --ctx-size"
+        for line in [answer_report.one_line(completion), *self._notices.after(completion, answer, full)]:
             self._note(line)
 
     def _keep(self, completion: Completion) -> None:

@@ -35,11 +35,11 @@ class PromptLine:
     prompt: str = ""
     error: str | None = None  # why the line has no usable prompt
     number: int = 0  # of the line
-    has_id: bool = True  # whether it has an id, or is right; another line may have the number of a wrong one as its id
+    has_id: bool = True  # False for a wrong line without an id, whose number another line may have as its id
 
     @property
     def name(self) -> str:
-        """Its id as JSON; without one its number, as no JSON says it."""
+        """Its id as JSON; without one `line N`, which is no JSON and so no other line's id."""
         return json.dumps(self.id, sort_keys=True) if self.has_id else f"line {self.number}"
 
 
@@ -47,10 +47,11 @@ class PromptLine:
 class Printed:
     """Objects on stdout, in the order of the lines or as they are ready. Use it in a `with` statement.
 
-    after_ctrl_c: what becomes of texts after that, for people.
+    after_ctrl_c: what becomes of texts after that, for people. if_otherwise: what other options ask for, too.
     """
 
     after_ctrl_c = "Ctrl-C ends the texts as they are"
+    if_otherwise = ""
 
     as_ready: bool
     _waiting: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -60,15 +61,16 @@ class Printed:
         """Whether the line, which came as the `number`th, needs no answer, as it has one."""
         return False
 
-    def put(self, number: int, _line: PromptLine, value: dict[str, Any]) -> None:
-        """Take the object of a line."""
+    def put(self, number: int, _line: PromptLine, value: dict[str, Any]) -> bool:
+        """Take the object of a line. Returns whether it is printed, now or later."""
         if self.as_ready:
             output.write_json(value)
-            return
+            return True
         self._waiting[number] = value
         while self._next in self._waiting:
             output.write_json(self._waiting.pop(self._next))
             self._next += 1
+        return True
 
     def ended(self, texts: str, n_cut: int) -> str:
         """What became of the texts of a run that Ctrl-C ended. texts: the whole ones. n_cut: texts that are not."""
@@ -111,6 +113,7 @@ class AnswersFile:
     """
 
     after_ctrl_c = "Ctrl-C keeps the finished texts"
+    if_otherwise = " and another --output"
 
     def __init__(self, path: Path, known: Sequence[PromptLine] = ()) -> None:
         if path.exists() and not path.is_file():
@@ -221,15 +224,17 @@ class AnswersFile:
         """As `Printed.ended`; those that are not whole are not in the file."""
         return f"{texts} kept; the same command goes on with the others"
 
-    def put(self, number: int, line: PromptLine, value: dict[str, Any]) -> None:
-        """Append an answer. Raises SpecrunError if that fails; then the file is as it was before."""
+    def put(self, number: int, line: PromptLine, value: dict[str, Any]) -> bool:
+        """Append an answer if it is whole. Returns whether that was done. Raises SpecrunError if it fails; then the
+        file is as it was before.
+        """
         if value.get("finish_reason") == "interrupted":
-            return
+            return False
         kept, made_from, is_failed = self._kept.get(line.name), self._made_from(line), "error" in value
         if is_failed and kept and not kept.is_failed:
             self._seen.setdefault(line.name, line.number)
             output.note(f"{value['error']}; the answer with this id stays")
-            return
+            return False
         data = json_text(value if is_failed else value | {_MADE_FROM: made_from}).encode() + b"\n"
         try:
             if self._file.write(data) != len(data):
@@ -243,6 +248,7 @@ class AnswersFile:
         self._size += len(data)
         self._kept.pop(line.name, None)
         self._kept[line.name] = _Kept(data, made_from, is_failed, not line.has_id, number)
+        return True
 
     def _made_from(self, line: PromptLine) -> list[str]:
         return [digest(line.prompt), self._run or ""]

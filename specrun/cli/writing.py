@@ -82,9 +82,7 @@ class AnswerWriter:
             output.write_json(as_json(completion, self.model, answer, thinking))
         if self._stats and self.model.prompt_states:  # which say what this text's prompt leaves on disk
             self.model.prompt_states.close(self.model.engine)
-        if completion.finish_reason == "context" and answer:  # else the remarks say so
-            output.note(f"the text is cut off: {self.full_context}")
-        for line in self._remarks(completion, answer):
+        for line in self._remarks(completion, answer, f"the text is cut off: {self.full_context}"):
             output.note(line)
         return INTERRUPTED_EXIT_CODE if completion.finish_reason == "interrupted" else 0
 
@@ -120,8 +118,8 @@ class AnswerWriter:
             return self._session.read(completion, interrupted)
         return (Delta(content=piece) for piece in completion.stream(interrupted))
 
-    def _remarks(self, completion: Completion, answer: str) -> list[str]:
-        lines = self._notices.after(completion, answer)
+    def _remarks(self, completion: Completion, answer: str, full: str = "") -> list[str]:
+        lines = self._notices.after(completion, answer, full)
         return [*lines, as_text(completion, self.model)] if self._stats else lines
 
 
@@ -222,12 +220,12 @@ class _Asking:
             self.fail(number, line, found)
             return
         value, notes = self.writer.answered(found, *parts(found.text))
-        self.answers.put(number, line, {"id": line.id} | value)
+        is_put = self.answers.put(number, line, {"id": line.id} | value)
         for note in notes:
             output.note(note)
         is_cut = found.finish_reason == "interrupted"
         self.n_done += not is_cut
-        self.n_cut += is_cut and isinstance(self.answers, Printed)  # a file gets whole texts only
+        self.n_cut += is_cut and is_put
         self.n_full += found.finish_reason == "context"
 
     def count(self, n_tokens: int) -> None:
@@ -255,7 +253,8 @@ class _Asking:
 
     def cut_off(self) -> str:
         """How many texts the context had no room for."""
-        return f"{self.n_full} of {counted(self.n_done, 'text')} cut off: {self.writer.full_context}"
+        texts = f"{self.n_full} of {counted(self.n_done, 'text')} cut off"
+        return f"{texts}: {self.writer.full_context}{self.answers.if_otherwise}"
 
     def failures(self) -> str:
         """How many lines failed, and which."""

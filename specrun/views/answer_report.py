@@ -122,8 +122,10 @@ class Notices:
         self._model, self._session = model, session
         self._before = [model.threads_notice] if model.threads_notice else []  # said when the model was loaded
 
-    def after(self, completion: Completion, answer: str) -> list[str]:
-        """The sentences after an answer. answer: the completion's text without what the model thought."""
+    def after(self, completion: Completion, answer: str, full: str = "") -> list[str]:
+        """The sentences after an answer. answer: the completion's text without what the model thought. full: the
+        sentence for a text that the context ended, where nothing else says so.
+        """
         from specrun.speculation.controllers.auto import Auto
 
         of_system = self._session.system_notice if self._session else None
@@ -133,13 +135,16 @@ class Notices:
             what = "speculation is off" if plans.is_off else "the draft model is not asked"
             lasting.append(f"{what}, because it does not pay here ({plans.source})")
         new, self._before = [notice for notice in lasting if notice not in self._before], lasting
-        if completion.is_unfinished:  # the text will not parse
-            reason = completion.finish_reason
-            new.insert(0, f"the text is cut off ({reason}): it is only the beginning of what the grammar asks for")
-        bound = {"length": "--max-tokens", "context": "--ctx-size"}.get(completion.finish_reason)
+        reason = completion.finish_reason
+        bound = {"length": "--max-tokens", "context": "--ctx-size"}.get(reason)
         if bound and completion.text and not answer:
             how = "give a larger one, or ask it not to think (--think off)"
             new.insert(0, f"{bound} ended the text while the model was thinking; {how}")
+        elif completion.is_unfinished:  # the text will not parse
+            how = f"; give a larger {bound}" if bound else ""
+            new.insert(0, f"the text is cut off ({reason}): it is only the beginning of what the grammar asks for{how}")
+        elif reason == "context" and full:
+            new.insert(0, full)
         return new
 
 
@@ -153,7 +158,7 @@ def plan_words(plans: PlanChooser, temperature: float) -> str:
             return "whatever is fastest, learned while writing; `specrun tune` measures it once for all texts"
         rate, plain = map(rate_text, plans.rates)
         if plans.is_off:
-            return f"at first off, {plans.source}; expected {plain} tokens/s"
+            return f"at first no drafts ({plans.source}); {plain} tokens/s expected"
         return f"at first {plans}; expected {rate} tokens/s, plain decoding {plain} tokens/s"
     method = plans.plan().method if isinstance(plans, FixedPlan) else None
     if method and method.samples and method.lossless and temperature > 0:
@@ -181,9 +186,9 @@ def chat_line(target: str | None, model: Model, temperature: float, way: str | N
         return f"{name}: no draft; {way}"
     if not plans.knows_rate:
         return f"{name}: {drafting} where that pays"
-    rate, plain = plans.rates
     if plans.is_off:
-        return f"{name}: no drafts at first, which was fastest here; expected {rate_text(plain)} tokens/s"
+        return f"{name}: {plan_words(plans, temperature)}"
+    rate, plain = plans.rates
     if not plans.held.method.needs_draft:
         drafting = "drafts from the text itself"
     times = f"{rate / plain:.1f} times as fast as without"

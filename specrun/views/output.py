@@ -129,9 +129,10 @@ def _lines(text: Callable[[], str]) -> Iterator[None]:
         while not over.wait(seconds):
             seconds = min(2 * seconds, _MOST_BETWEEN_LINES)
             if now := text():
-                # rich would answer a broken pipe by giving up stdout, too
-                with suppress(OSError):
-                    print(one_line(without_secrets(now)), file=stderr.file, flush=True)
+                # rich would answer a broken pipe by giving up stdout, too; a closed file raises ValueError
+                with suppress(OSError, ValueError):
+                    stderr.file.write(f"{one_line(without_secrets(now))}\n")  # at once, beside what others write
+                    stderr.file.flush()
 
     thread = Thread(target=say, daemon=True)
     thread.start()

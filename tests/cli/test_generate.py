@@ -129,7 +129,7 @@ def test_a_closed_stdout_is_no_error(specrun: Specrun, script: Path) -> None:
     assert (run.returncode, run.stderr) == (0, b"")
 
 
-def test_a_prompt_fits_while_one_token_can_be_written(here: SpecrunHere, script: Path) -> None:
+def test_a_prompt_fits_while_one_token_can_be_written(here: SpecrunHere, script: Path, tmp_path: Path) -> None:
     arguments = ["generate", "a b c d e f", "-m", script, "--raw", "--speculate", "off"]
     n_prompt = n_prompt_tokens(here, script, "a b c d e f")
     fits = here(*arguments, "-c", str(n_prompt + 1), "--json")
@@ -141,6 +141,9 @@ def test_a_prompt_fits_while_one_token_can_be_written(here: SpecrunHere, script:
     lines = "".join(f"{json.dumps({'prompt': prompt})}\n" for prompt in ("a b c d e f", "a"))
     many = here("generate", "--jsonl", *arguments[2:], "-c", str(n_prompt + 1), "-np", "1", stdin=lines)
     assert many.stderr.endswith(f"1 of 2 texts cut off: {why}\n")
+    kept = "-o", tmp_path / "answers.jsonl"
+    many = here("generate", "--jsonl", *kept, *arguments[2:], "-c", str(n_prompt + 1), "-np", "1", stdin=lines)
+    assert many.stderr.endswith(f"1 of 2 texts cut off: {why} and another --output\n")
     result = here(*arguments, "-c", str(n_prompt))
     result.assert_fails(PROMPT_ERROR, f"{n_prompt} tokens", f"context {n_prompt}", "--ctx-size")
 
@@ -547,7 +550,7 @@ def test_json_lines_of_files_come_before_those_of_stdin(monkeypatch: pytest.Monk
     pipe(monkeypatch, b'{"prompt": "c"}\n')
     assert [line.prompt for line in read_lines(None, [file])] == ["a", "", "b"]
     lines = list(read_lines(None, [Path(STDIN), file]))
-    assert [(line.id, line.prompt) for line in lines] == [(1, "a"), (None, ""), (3, "b"), (4, "c")]
+    assert [(line.id, line.prompt) for line in lines] == [(1, "a"), (2, ""), (3, "b"), (4, "c")]
 
 
 def test_a_line_separator_inside_a_json_string_does_not_end_the_line(

@@ -64,7 +64,10 @@ def test_json_and_jsonl_take_a_grammar(here: SpecrunHere, grammar: Path) -> None
 def test_a_text_that_is_cut_off_is_noted(here: SpecrunHere, schema: Path) -> None:
     result = here("generate", "x", "--json-schema", schema, "-n", "3", "--speculate", "off")
     assert result.code == 0
-    assert result.stderr == "the text is cut off (length): it is only the beginning of what the grammar asks for\n"
+    why = "the text is cut off ({}): it is only the beginning of what the grammar asks for; give a larger {}\n"
+    assert result.stderr == why.format("length", "--max-tokens")
+    full = here("generate", "x", "--raw", "--json-schema", schema, "-c", "8", "--speculate", "off")
+    assert full.stderr == why.format("context", "--ctx-size")
     whole = here("generate", "x", "--json-schema", schema, "--speculate", "off")
     assert whole.stderr == ""
 

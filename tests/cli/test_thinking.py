@@ -69,6 +69,19 @@ def test_a_text_that_ends_while_the_model_thinks_says_so(here: SpecrunHere, thin
     assert "--max-tokens ended the text while the model was thinking; give a larger one" in result.stderr
 
 
+def test_a_full_context_is_told_where_nothing_can_be_shown(here: SpecrunHere, made: Path) -> None:
+    plain = scripted_llama(made / "named.gguf", [b"<|a|>", b"<|b|>"], repeat=True)
+    values = metadata_of(Reader(plain))
+    kinds = zip(values[TOKENS], values[TOKEN_TYPES], strict=True)
+    types = [3 if name.startswith("<|") else kind for name, kind in kinds]  # control tokens
+    silent = edited(made / "silent.gguf", plain, {TOKEN_TYPES: types})
+    arguments = "-m", silent, "--speculate", "off", "-c", "64"
+    text = here("generate", "why?", *arguments)
+    assert text.stdout.strip() == ""
+    assert "the text is cut off: the context of 64 tokens is full; give a larger --ctx-size" in text.stderr
+    assert "the context is full: the answer was cut off" in here("chat", *arguments, stdin="why?").stderr
+
+
 def test_a_chat_keeps_the_parts_apart(here: SpecrunHere, thinker: Path, tmp_path: Path) -> None:
     file = tmp_path / "chat.json"
     lines = ["why?", "/think", f"/save {file}", f"/load {file}", "/set think hide", "/set think loud", "and?"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from threading import Event
 
 import pyte
 import pytest
@@ -61,16 +62,50 @@ def test_elsewhere_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert file.getvalue() == ""
 
 
-def test_elsewhere_a_line_says_now_and_then_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+class Written(io.StringIO):
+    """A file that knows in which pieces it was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.pieces.append(text)
+        return super().write(text)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
+    """The seconds that were waited between lines, of which no time goes by; the eighth wait is the last."""
+    waits: list[float | None] = []
+
+    class Over(Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return len(waits) == 8
+
+    monkeypatch.setattr(output, "Event", Over)
+    return waits
+
+
+def test_elsewhere_a_line_says_now_and_then_what_is_done(
+    waits: list[float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Written()
+    monkeypatch.setattr(output, "stderr", Console(file=file))
+    with output.activity(lambda: f"doing the {len(waits)}th"):
+        pass
+    assert waits == [20, 40, 80, 160, 320, 600, 600, 600]
+    assert file.pieces == [f"doing the {i}th\n" for i in range(1, 8)], "no other line comes between text and newline"
+
+
+def test_a_closed_file_ends_nothing(waits: list[float | None], monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     monkeypatch.setattr(output, "stderr", Console(file=file))
-    monkeypatch.setattr(output, "_SECONDS_BEFORE_A_LINE", 0.01)
-    with output.progress() as show:
-        for text in ("doing this", "doing that"):
-            show(text)
-            wait_until(lambda text=text: f"{text}\n" in file.getvalue(), text)
-    n = file.getvalue().count("\n")
-    assert n <= 8, "each after twice the time"
+    file.close()
+    with output.activity(lambda: "doing this"):
+        pass
+    assert len(waits) == 8
 
 
 def test_loading_says_what_and_from_where_and_how_far_it_is(demo_target: Path) -> None:

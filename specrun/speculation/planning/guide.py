@@ -25,7 +25,7 @@ _EXPECTED_TOKENS = 4.0  # the rate that is expected at first counts as much as t
 _IDLE = 16  # passes without drafting after which the recent counts of the calibration fade, all at once
 _DOUBTS = 20.0  # counted nodes after which half of the calibration's chances is believed
 _SOURCES_TRUST = 0.85  # share of the chances of draft sources alone that is believed, as they count for themselves
-BEHIND = 8  # tokens that the draft has to read, at least one a pass without it, with which its time tells nothing
+BEHIND = 8  # tokens that the draft has not read, from which on the time of its next pass is mostly that of reading
 # Of what the cheapest further node of any pass must bring, so that nodes which are free beside others are found, too.
 _LEAST_SHARE = 0.25
 _EASY_SHARE = 0.6  # of the best rate that this pass can have, which counts if the run's own is lower
