@@ -185,6 +185,8 @@ class _Asking:
     n_cut: int = 0  # texts that Ctrl-C ended, and that are written
     n_full: int = 0  # texts that ended because the context was full
     n_tokens: int = 0
+    n_ended: int = 0  # tokens of texts that ended by themselves
+    n_lost: int = 0  # tokens of texts that Ctrl-C ended, and that are not written
     exit_code: int = 0
     started: float = field(default_factory=time.monotonic)
 
@@ -225,6 +227,8 @@ class _Asking:
             output.note(note)
         is_cut = found.finish_reason == "interrupted"
         self.n_done += not is_cut
+        self.n_ended += 0 if is_cut else found.statistics.completion_tokens
+        self.n_lost += found.statistics.completion_tokens if is_cut and not is_put else 0
         self.n_cut += is_cut and is_put
         self.n_full += found.finish_reason == "context"
 
@@ -237,13 +241,16 @@ class _Asking:
         if (known := self.lines.known) is not None:
             n_all = len(known) - self.n_left_out - len(self.failed)
             done, n_left = f"{self.n_done} of {counted(n_all, 'text')}", n_all - self.n_done
-            left = left_text(self._seconds * n_left / self.n_done) if self.n_done else ""
+            # Several texts are written at a time, so what is written of those that have not ended counts, too.
+            n_tokens = max(self.n_ended / max(self.n_done, 1) * n_all - self.n_tokens, 0.0)
+            left = left_text(n_tokens * self._seconds / max(self.n_tokens, 1)) if self.n_done and n_left else ""
         return f"{done}, {self._rate} tokens/s{left}, {self.answers.after_ctrl_c}"
 
     def summary(self) -> str:
         """What was written, for a line at the end."""
         written = f"{counted(self.n_done + self.n_cut, 'text')}, {counted(self.n_tokens, 'token')}"
-        return f"{written} in {duration_text(self._seconds)}, {self._rate} tokens/s"
+        lost = f" ({self.n_lost} of them of texts that had not ended)" if self.n_lost else ""
+        return f"{written}{lost} in {duration_text(self._seconds)}, {self._rate} tokens/s"
 
     def ended(self) -> str:
         """What became of the texts of a run that Ctrl-C ended."""

@@ -10,12 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pexpect
 import psutil
 import pytest
 
 from specrun.catalog import embedded
+from specrun.cli import writing
 from tests.conftest import Specrun, SpecrunHere
 from tests.waiting import TIMEOUT_S, wait_until
 
@@ -259,11 +261,19 @@ def test_progress_is_shown_on_a_terminal_where_the_answers_go_to_a_file(specrun:
     terminal.expect("of 8 texts", timeout=TIMEOUT_S)
     terminal.expect("tokens/s", timeout=TIMEOUT_S)
     terminal.sendintr()
-    terminal.expect(r"(\d+) texts?, \d+ tokens in")
-    n_said = int(terminal.match.group(1))
+    terminal.expect(r"(\d+) texts?, (\d+) tokens(?: \((\d+) of them of texts that had not ended\))? in")
+    n_said, n_tokens, n_lost = (int(number or 0) for number in terminal.match.groups())
+    assert n_lost == n_tokens if n_said == 0 else n_lost < n_tokens
     terminal.expect("of 8 texts kept; the same command goes on", timeout=TIMEOUT_S)
     terminal.expect(pexpect.EOF)
     assert out.read_text().count('"text"') == n_said, "texts that Ctrl-C ended are in no file"
+
+
+def test_the_time_left_counts_what_is_written_of_texts_that_have_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing.time, "monotonic", lambda: 4.0)
+    lines_, answers = Mock(known=[0] * 60), Mock(after_ctrl_c="")
+    asking = writing._Asking(lines_, Mock(), answers, n_done=1, n_ended=200, n_tokens=2981, started=0.0)
+    assert asking.progress().startswith("1 of 60 texts, 745.2 tokens/s · about 12 s left")
 
 
 def test_no_line_at_all_is_said_and_no_file_is_made(here: SpecrunHere, tmp_path: Path) -> None:
