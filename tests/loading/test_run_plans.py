@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import llama_cpp
 import numpy as np
@@ -183,17 +184,30 @@ def test_a_target_that_the_gpu_computes_needs_no_cores(regime: Regime, expected:
     assert may_follow(OPTIONS, EXACT, placement, is_auto=True) == expected
 
 
-def test_too_short_a_look_says_nothing() -> None:
-    class JustBegun(LoadWatch):
-        seconds = 0.2  # type: ignore[assignment]
+class JustBegun(LoadWatch):
+    """A small model was loaded in a moment."""
 
-        def so_far(self) -> OtherLoad:
-            return OtherLoad(10**6, 2)
+    seconds = 0.05  # type: ignore[assignment]
+    cores = 1.0
 
-    plans: Any = None
+    def after(self, seconds: float = 1.0) -> OtherLoad:
+        self.seconds = seconds  # type: ignore[misc]
+        return self.so_far()
+
+    def so_far(self) -> OtherLoad:
+        return OtherLoad(self.cores, 2)
+
+
+def test_too_short_a_look_goes_on_only_if_others_seem_to_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_plans, "usable_cores", lambda: 2)
+    plans = Mock()
     followed = FollowedPlans(plans)
     followed.follow_load([], JustBegun(), again=True)
-    assert followed.n_threads is None
+    assert followed.n_threads == 1
+    watch, followed = JustBegun(), FollowedPlans(plans)
+    watch.cores = 0.2
+    followed.follow_load([], watch, again=True)
+    assert (watch.seconds, followed.n_threads) == (0.05, None)
 
 
 @pytest.mark.slow
