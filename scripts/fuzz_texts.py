@@ -121,7 +121,7 @@ def _write(texts: Sequence[str], writer: AnswerWriter, rng: random.Random, seen:
     for number, own, line in zip(range(1, len(ids) + 1), ids, written.read().split("\n"), strict=False):
         answer = json.loads(line, parse_constant=_refuse)
         if own in _NO_JSON:
-            assert (answer["id"], answer["line"]) == (None, number), (own, line)
+            assert (answer["id"], answer["line"]) == (number, number), (own, line)
         else:
             assert answer["id"] == json.loads(own), (own, line)
         seen["line", "refused" if "error" in answer else "answered"] += 1
