@@ -55,7 +55,7 @@ def test_a_tree_by_the_shared_vector_is_hardly_worse_by_sequoias_own_rule(temper
     sampler, rng = Sampler(sampling, pair.target.n_vocab), np.random.default_rng(0)
     meter, own, n = PositionalMeter(pair, sampling), np.zeros(MAX_RANK), 0
     assert pair.draft is not None
-    for text in code_prompts(pair, 4, 100):
+    for text in code_prompts(pair, 8, 100):
         pair.reset()
         known = [sampler.distribution(row, ()) for row in rows_along(pair.target.context, text, 0)]
         pair.reset()
@@ -68,4 +68,4 @@ def test_a_tree_by_the_shared_vector_is_hardly_worse_by_sequoias_own_rule(temper
     assert own[0] / n > meter.vector()[0], "the rule knows both distributions, so it accepts the first draw more often"
     for budget in (8, 16, 32, 64, 128, 256):
         best, found = (best_shape(vector, budget, 24).expected(by_rule) for vector in (by_rule, meter.vector()))
-        assert 0.96 * best < found <= best + 1e-9
+        assert 0.97 * best < found <= best + 1e-9
