@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -166,13 +166,19 @@ def file_order_from(file: GgufFile, threads: int | None) -> int | None:
     kind = next(iter(file.types))  # the type with the most bytes
     if not tiled_kernels.compute([kind]) or tiled_kernels.in_use() == "never" or why_not(REORDERED):
         return None
-    # The text may depend on the choice, so another trial must not change it.
+    least = _tried("orders", kind, threads, lambda: smallest(orders_ms(kind, threads)))
+    return least if least and least < _NEVER else None
+
+
+def _tried(fact: str, kind: str, threads: int | None, trial: Callable[[], int]) -> int | None:
+    """What an earlier trial found for weights of this type on this machine, or what it finds now; None if it cannot be
+    made. The text may depend on it, so another trial must not change it.
+    """
     of = {**surroundings(devices.this_machine()), "type": kind, "threads": threads}
     try:
-        least = kept_facts.once("orders", of, lambda: smallest(orders_ms(kind, threads)), int)
+        return kept_facts.once(fact, of, trial, int)
     except (LlamaError, OSError):  # llama.cpp cannot be measured so, or memory or the disk is full
         return None
-    return least if least < _NEVER else None
 
 
 def orders_ms(kind: str, threads: int | None) -> dict[str, dict[int, float]]:
@@ -192,15 +198,11 @@ def tiled_from(file: GgufFile, threads: int | None) -> int | None:
     threads: of a pass; None for the default.
     """
     kind = next(iter(file.types))  # the type with the most bytes
-    is_large = sum(share["bytes"] for share in file.types.values()) >= _WORTH_TILED
-    if not is_large or not tiled_kernels.compute([kind]) or tiled_kernels.in_use() != "auto" or why_not(TILED_FROM):
+    is_open = tiled_kernels.compute([kind]) and tiled_kernels.in_use() == "auto"
+    if not is_open or file.n_bytes < _WORTH_TILED or why_not(TILED_FROM):
         return None
-    of = {**surroundings(devices.this_machine()), "type": kind, "threads": threads}
-    try:
-        least = kept_facts.once("tiles", of, lambda: tiled_least(tiled_ms(kind, threads)), int)
-    except (LlamaError, OSError):  # as above
-        return None
-    return least if least > TILED_SIZES[0] else None
+    least = _tried("tiles", kind, threads, lambda: tiled_least(tiled_ms(kind, threads)))
+    return least if least and least > TILED_SIZES[0] else None
 
 
 def tiled_ms(kind: str, threads: int | None) -> dict[str, dict[int, float]]:
