@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from specrun import kept_facts
@@ -14,6 +15,7 @@ from specrun.locations import cache_dir
 from specrun.profiles import profile_files
 from specrun.profiles.profile import Profile, now
 
+_BESIDE = "beside other programs"  # whether these held cores, in what a kept rate depends on
 _BUSY = 0.5  # cores that other programs hold, from which on a thread of ours has none
 
 
@@ -21,9 +23,10 @@ def keep_rates(read: Mapping[str, float], is_busy: bool) -> None:
     """Keep at how many bytes a second passes have just read, by the names of the rates in `Rates`. is_busy: whether
     other programs held cores; such rates count where no others are known.
     """
-    for name, of in _what_rates_depend_on(is_busy).items():
-        if name in read:
-            kept_facts.remember("rates", of, {"created": now(), "bytes_per_second": read[name]})
+    depend_on = _what_rates_depend_on()
+    for name, rate in read.items():
+        of = {**depend_on[name], _BESIDE: is_busy}
+        kept_facts.remember("rates", of, {"created": now(), "bytes_per_second": rate})
 
 
 def known_rates(catalog: Mapping[str, Entry]) -> Rates:
@@ -39,10 +42,9 @@ def known_rates(catalog: Mapping[str, Entry]) -> Rates:
         if entry.kind == "dense" and entry.expected_bytes
     }
     told = [(p.other_load < _BUSY, p.created, _told_by(p, sizes)) for p in profile_files.saved()]
-    for is_busy in (False, True):
-        for name, of in _what_rates_depend_on(is_busy).items():
-            if kept := kept_facts.recall("rates", of, _kept_rate):
-                told.append((not is_busy, kept[0], {name: kept[1]}))
+    for (name, of), is_busy in product(_what_rates_depend_on().items(), (False, True)):
+        if kept := kept_facts.recall("rates", {**of, _BESIDE: is_busy}, _kept_rate):
+            told.append((not is_busy, kept[0], {name: kept[1]}))
     found, is_quiet = dict[str, float](), dict[str, bool]()
     for quiet, _, rates in sorted(told, key=lambda one: one[:2]):  # those of a quiet machine count before all others
         found |= rates
@@ -63,9 +65,11 @@ def _told_by(profile: Profile, sizes: Mapping[str, int]) -> dict[str, float]:
     return found
 
 
-def _what_rates_depend_on(is_busy: bool) -> dict[str, dict[str, Any]]:
-    """What each rate at which passes read depends on, by its name in `Rates`. The disk is that of the cache folder."""
-    here = {**surroundings(devices.this_machine()), "beside other programs": is_busy}
+def _what_rates_depend_on() -> dict[str, dict[str, Any]]:
+    """What each rate at which passes read depends on, by its name in `Rates`, besides what other programs do. The disk
+    is that of the cache folder.
+    """
+    here = surroundings(devices.this_machine())
     return {"ram": {"rate": "ram", **here}, "disk": {"rate": "disk", "folder": str(cache_dir()), **here}}
 
 
