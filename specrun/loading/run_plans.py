@@ -23,7 +23,7 @@ from specrun.speculation.controllers.chooser import FixedPlan, PlanChooser
 from specrun.speculation.method import Plan
 from specrun.speculation.planning.costs import CostTable
 
-_SECONDS_OF_A_LOOK = 0.25  # a shorter look says little, because the system counts processor time in steps of 10 ms
+_LEAST_SECONDS = 0.25  # a shorter look says little, because the system counts processor time in steps of 10 ms
 # Cores that other programs seem to hold in a shorter one, from which on the rest of that time is waited for: a small
 # model is loaded in a tenth of a second, and wrote at a tenth of its speed beside two busy programs.
 _SUSPECT = 0.3
@@ -111,15 +111,15 @@ class FollowedPlans:
         load between texts, too.
         """
         self._contexts, self._watch, self._wanted = contexts, watch, usable_cores()
-        if watch.seconds < _SECONDS_OF_A_LOOK and watch.so_far().cores > _SUSPECT:
-            watch.after(_SECONDS_OF_A_LOOK)
+        if watch.seconds < _LEAST_SECONDS and watch.so_far().cores > _SUSPECT:
+            watch.after(_LEAST_SECONDS)
         self.look()
         if not again:
             self._watch = None
 
     def look(self) -> None:
         """Count the free cores anew, between two passes, from what other programs did since the last time."""
-        if self._watch is None or self._watch.seconds < _SECONDS_OF_A_LOOK:
+        if self._watch is None or self._watch.seconds < _LEAST_SECONDS:
             return
         free = self._watch.so_far().threads_beside(self._wanted)
         self._watch = LoadWatch()
