@@ -34,6 +34,7 @@ from specrun.speculation.method import OFF
 from specrun.views.answer_report import Notices, as_text
 from tests.conftest import SpecrunHere
 from tests.hardware.test_placement import DENSE, GB, request
+from tests.other_load import Busy, others_hold
 from tests.profiles.test_profile import made
 
 OPTIONS = RunOptions(Path("target.gguf"), None, (OFF.plan(),))
@@ -42,25 +43,9 @@ PROMPT = "def read_config(path):\n"
 NOTICE = "other programs hold cores"
 
 
-class Busy:
-    """Half of two cores are held by others, or none is."""
-
-    cores = 1.0
-
-
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> Busy:
-    """What each watch sees at once."""
-    busy = Busy()
-
-    class Watch(LoadWatch):
-        seconds = 1.0  # type: ignore[assignment]
-
-        def so_far(self) -> OtherLoad:
-            return OtherLoad(busy.cores, 2)
-
-    for room in (opening, run_plans):
-        monkeypatch.setattr(room, "LoadWatch", Watch)
+    busy = others_hold(1.0, (opening, run_plans), monkeypatch)
     monkeypatch.setattr(run_plans, "usable_cores", lambda: 2)
     # Two threads on one core, as a test process has it, take seconds for a few tokens. Contexts begin with one.
     monkeypatch.setattr(parameters, "usable_cores", lambda: 1)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from specrun.hardware.cpu import LoadWatch, OtherLoad
 from specrun.llama_settings import LlamaSettings
 from specrun.loading.placing import plan_load
 from specrun.loading.run_options import RunOptions, identity_of
@@ -18,28 +17,13 @@ from specrun.tuning import tune_pair, unfinished
 from specrun.tuning.tuner import EFFORTS, Effort
 from specrun.tuning.unfinished import UnfinishedRun, key_of
 from specrun.views import measurements, output
+from tests.other_load import Busy, others_hold
 from tests.profiles.test_profile import made
-
-
-class Busy:
-    """Cores that others hold, of two."""
-
-    cores = 0.0
 
 
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> Busy:
-    """What each watch sees at once."""
-    busy = Busy()
-
-    class Watch(LoadWatch):
-        seconds = 1.0  # type: ignore[assignment]
-
-        def so_far(self) -> OtherLoad:
-            return OtherLoad(busy.cores, 2, ("make (12)",))
-
-    for room in (unfinished, tune_pair):
-        monkeypatch.setattr(room, "LoadWatch", Watch)
+    busy = others_hold(0.0, (unfinished, tune_pair), monkeypatch)
     monkeypatch.setattr(tune_pair, "allowed_cores", lambda: [0, 1])
     monkeypatch.setattr(tune_pair, "usable_cores", lambda: 2)
     return busy
