@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 # C0 without tab and newline, DEL and C1; embeddings, overrides and isolates of the bidirectional algorithm.
 _COMMANDS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
@@ -64,10 +64,13 @@ def near(name: str, others: Iterable[str], least: float = 0.6) -> list[str]:
     return [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, _MAX_SUGGESTIONS, least)]
 
 
-def did_you_mean(name: str, others: Iterable[str]) -> str:
-    """A question that names the one of the `others` that is spelled most like `name`, with a blank; or nothing."""
+def did_you_mean(name: str, others: Iterable[str], called: Callable[[str], str] = str) -> str:
+    """A question that names the one of the `others` that is spelled most like `name`, with a blank; or nothing.
+
+    called: gives what that one is called here, as some of the `others` may be names that other tools have.
+    """
     found = near(name, others)
-    return f"did you mean {found[0]}? " if found else ""
+    return f"did you mean {called(found[0])}? " if found else ""
 
 
 def visible(text: str) -> str:

@@ -63,7 +63,7 @@ def parse(message: str) -> tuple[str, str]:
     typed, *rest = message.split(maxsplit=1)
     name, argument = CHAT_COMMANDS.get(typed, typed), "".join(rest).strip()
     if name not in COMMANDS:
-        instead = did_you_mean(name, [*COMMANDS, *CHAT_COMMANDS])
+        instead = did_you_mean(name, [*COMMANDS, *CHAT_COMMANDS], lambda other: CHAT_COMMANDS.get(other, other))
         raise UsageError(f"there is no command {name}; {instead}/help lists the commands, {_AS_A_MESSAGE}")
     if argument and not COMMANDS[name][0]:
         raise UsageError(f"nothing can stand after {typed}; {_AS_A_MESSAGE}")
@@ -148,7 +148,7 @@ class ChatSettings:
             self._session.plans = FixedPlan(self._resized(chooser.fixed, name, number))
         else:
             others = (other[2:] for setting in SETTINGS for other in OPTIONS.get(f"--{setting}", ()))
-            instead = did_you_mean(name, [*SETTINGS, *others])
+            instead = did_you_mean(name, [*SETTINGS, *others], lambda other: parse_setting(other)[0])
             raise UsageError(f"there is no setting {name}; {instead}/set alone lists the settings")
 
     def _chooser(self) -> PlanChooser:
