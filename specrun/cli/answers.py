@@ -31,11 +31,16 @@ _LAST = 1 << 62  # the number of an answer whose line has not come
 class PromptLine:
     """One line of a JSONL input."""
 
-    id: Any  # the line's number if it has no id, or none that could be read
+    id: Any  # the line's number if it has none, or none that could be read
     prompt: str = ""
     error: str | None = None  # why the line has no usable prompt
     number: int = 0  # of the line
-    has_id: bool = True  # False for a wrong line without an id, whose number another line may have as its id
+    has_id: bool = True  # whether the id is its own; another line may have the number of this one as its id
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The beginning of its object: `id`, and `line` where that is its number."""
+        return {"id": self.id} if self.has_id else {"id": self.id, "line": self.number}
 
     @property
     def name(self) -> str:
@@ -93,14 +98,12 @@ def digest(*parts: Any) -> str:
 
 @dataclass
 class _Kept:
-    """An answer in the file. is_unnamed: whether it is that of a wrong line without an id. number: of its line, as far
-    as that has come.
-    """
+    """An answer in the file. has_id: as its line. number: of that line, as far as it has come."""
 
     line: bytes
     made_from: Sequence[str]
     is_failed: bool
-    is_unnamed: bool
+    has_id: bool
     number: int = _LAST
 
 
@@ -175,7 +178,7 @@ class AnswersFile:
                 is_failed, has_id = "error" in value, "line" not in value
                 asked = PromptLine(value["id"], number=value.get("line", 0), has_id=has_id)
                 made_from = [] if is_failed else list(map(str, value[_MADE_FROM]))
-                self._kept[asked.name] = _Kept(line, made_from, is_failed, not has_id)
+                self._kept[asked.name] = _Kept(line, made_from, is_failed, has_id)
             except (ValueError, TypeError, KeyError) as error:
                 raise self._is_foreign(number) from error
         return end
@@ -211,9 +214,8 @@ class AnswersFile:
             return True
         if kept.made_from != made_from:
             what = "written with other options or by another model" if is_same else "to another prompt"
-            raise UsageError(
-                f"{self._path} has an answer with the id {name} already, {what}; name another --output, or delete it"
-            )
+            which = f"with the id {name}" if line.has_id else f"of {name}"
+            raise UsageError(f"{self._path} has an answer {which} already, {what}; name another --output, or delete it")
         if not self._goes_on:
             self._goes_on = True
             output.note(f"lines whose answers are in {self._path} already are left out")
@@ -247,7 +249,7 @@ class AnswersFile:
             ) from error
         self._size += len(data)
         self._kept.pop(line.name, None)
-        self._kept[line.name] = _Kept(data, made_from, is_failed, not line.has_id, number)
+        self._kept[line.name] = _Kept(data, made_from, is_failed, line.has_id, number)
         return True
 
     def _made_from(self, line: PromptLine) -> list[str]:
@@ -255,7 +257,8 @@ class AnswersFile:
 
     def _put_in_order(self) -> None:
         """Put the answers into the order of their lines, without failures that were made good. Others come last."""
-        kept = [one for one in self._kept.values() if not (one.is_unnamed and one.number == _LAST)]
+        # A line that was wrong and had no id may have one now.
+        kept = [one for one in self._kept.values() if one.has_id or not one.is_failed or one.number != _LAST]
         ordered = b"".join(one.line for one in sorted(kept, key=lambda one: one.number))
         if ordered != read_bytes(self._path, SpecrunError):
             with whole_file(self._path) as file:

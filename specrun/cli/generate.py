@@ -210,25 +210,25 @@ def read_lines(argument: str | None, files: Sequence[Path]) -> Iterator[PromptLi
 def _parse(raw: bytes, number: int, prefix: str) -> PromptLine:
     from specrun.cli.answers import PromptLine
 
-    wrong: dict[str, Any] = {"id": number, "number": number, "has_id": False}
+    place: dict[str, Any] = {"id": number, "number": number, "has_id": False}
     try:
         line = given_json(_decode(raw, f"line {number}"), f"line {number}", PromptError)
     except PromptError as error:
-        return PromptLine(**wrong, error=str(error))
+        return PromptLine(**place, error=str(error))
     if not isinstance(line, dict):
-        return PromptLine(**wrong, error=f'line {number} is no object; write {{"prompt": "..."}} in each line')
+        return PromptLine(**place, error=f'line {number} is no object; write {{"prompt": "..."}} in each line')
     if "id" in line:
-        wrong |= {"id": line["id"], "has_id": True}
+        place |= {"id": line["id"], "has_id": True}
     if not isinstance(line.get("prompt"), str):
-        return PromptLine(**wrong, error=f'line {number} has no "prompt" text')
+        return PromptLine(**place, error=f'line {number} has no "prompt" text')
     if not line["prompt"].strip():
-        return PromptLine(**wrong, error=f"line {number} has an empty prompt")
+        return PromptLine(**place, error=f"line {number} has an empty prompt")
     for name, value in line.items():
         option = option_of(f"--{name.replace('_', '-')}")  # by whatever name it is known
         if value is not None and option[2:].replace("-", "_") in _OF_COMMAND:
             why = f'line {number} has "{name}", but options are the same for all lines; give {option} to the command'
-            return PromptLine(**wrong, error=why)
-    return PromptLine(line.get("id", number), prefix + line["prompt"], number=number)
+            return PromptLine(**place, error=why)
+    return PromptLine(**place, prompt=prefix + line["prompt"])
 
 
 def _is_terminal() -> bool:

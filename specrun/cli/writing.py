@@ -211,8 +211,7 @@ class _Asking:
 
     def fail(self, number: int, line: PromptLine, error: SpecrunError) -> None:
         """The line gets an object with its error, which decides the exit code."""
-        place = {} if line.has_id else {"line": line.number}
-        self.answers.put(number, line, {"id": line.id, **place, "error": str(error)})
+        self.answers.put(number, line, line.place | {"error": str(error)})
         self.exit_code = error.exit_code
         self.failed.append(line.number)
 
@@ -222,7 +221,7 @@ class _Asking:
             self.fail(number, line, found)
             return
         value, notes = self.writer.answered(found, *parts(found.text))
-        is_put = self.answers.put(number, line, {"id": line.id} | value)
+        is_put = self.answers.put(number, line, line.place | value)
         for note in notes:
             output.note(note)
         is_cut = found.finish_reason == "interrupted"

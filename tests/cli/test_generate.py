@@ -195,7 +195,8 @@ def test_jsonl_keeps_ids_and_goes_on_after_bad_lines(here: SpecrunHere, script: 
     ]
     bad = {json.dumps(answer.get("line", answer["id"])): answer["error"] for answer in answers if "error" in answer}
     assert list(bad) == ["3", "[1, 2]", "null", "7", "8", '"long"', "10", '{"\\udcff": 0.1}', "14"]
-    assert [answer["id"] for answer in answers if "line" in answer] == [3, 8, 10, 14]
+    assert [answer["id"] for answer in answers if "line" in answer] == [3, 4, 8, 10, 14]
+    assert all(answer["id"] == answer.get("line", answer["id"]) for answer in answers)
     assert "line 3 is not JSON" in bad["3"]
     assert 'no "prompt"' in bad["[1, 2]"]
     assert result.stderr.endswith("9 of 13 lines failed (lines 3, 5, 6, 7, 8 and 4 more); `error` says why\n")
@@ -531,9 +532,9 @@ def test_bytes_that_are_not_utf8_are_located(monkeypatch: pytest.MonkeyPatch) ->
 def test_json_lines_are_numbered_where_they_have_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b'{"prompt": "a"}\n\n{"prompt": "b", "id": "x"}\r\n{"prompt": "c"}')
     assert list(read_lines(None, [])) == [
-        PromptLine(1, "a", number=1),
+        PromptLine(1, "a", number=1, has_id=False),
         PromptLine("x", "b", number=3),
-        PromptLine(4, "c", number=4),
+        PromptLine(4, "c", number=4, has_id=False),
     ]
 
 
@@ -585,7 +586,7 @@ def test_a_bad_json_line_is_an_error_of_its_own(
     bad, good = read_lines(None, [])
     assert (bad.id, bad.number) == (identity, 1)
     assert re.search(part, bad.error or "")
-    assert good == PromptLine(2, "good", number=2)
+    assert good == PromptLine(2, "good", number=2, has_id=False)
 
 
 def test_a_missing_file_is_told_before_any_line_is_asked_for(tmp_path: Path) -> None:

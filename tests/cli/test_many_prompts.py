@@ -166,6 +166,31 @@ def test_a_wrong_line_without_an_id_takes_no_other_line_s_place(here: SpecrunHer
     ]
 
 
+@pytest.mark.slow
+def test_a_line_without_an_id_is_told_from_one_whose_id_is_its_number(here: SpecrunHere, tmp_path: Path) -> None:
+    file, out = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    few = ("--jsonl", "--raw", "-n", "2", "-f", file)
+    file.write_text('{"id": 2, "prompt": "a"}\n{"prompt": "b"}\n{"prompt": "c"}\n')
+    places = [(2, None), (2, 2), (3, 3)]
+
+    def written(text: str) -> list[tuple[Any, Any]]:
+        values = [json.loads(line) for line in text.splitlines()]
+        return [(value["id"], value.get("line")) for value in values]
+
+    assert written(here("generate", *few).stdout) == places
+    for _ in range(2):
+        result = here("generate", *few, "-o", out)
+        assert result.code == 0, result
+        assert written(out.read_text()) == places
+    assert "already are left out" in result.stderr
+    whole = out.read_text()
+    file.write_text('{"id": 2, "prompt": "a"}\n')
+    assert here("generate", *few, "-o", out).code == 0
+    assert out.read_text() == whole, "answers of lines that do not come stay"
+    file.write_text('{"id": 2, "prompt": "a"}\n{"prompt": "x"}\n')
+    here("generate", *few, "-o", out).assert_fails(USAGE, "an answer of line 2 already, to another prompt")
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder in which nobody can make files")
 def test_a_file_that_cannot_be_made_is_not_called_another_s(here: SpecrunHere, tmp_path: Path) -> None:
     few = ("--jsonl", "--raw", "-n", "2", "-f", lines(tmp_path, 1))
