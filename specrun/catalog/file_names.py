@@ -26,6 +26,8 @@ _BESIDE_A_MODEL = re.compile(
     r"|(?:^|/)mtp(?=[-._/])|[-._]mtp$",
     re.IGNORECASE,
 )
+_NUMBER = re.compile(r"\d")  # of the size or the version, which every model's name has
+_DIGEST = re.compile(r"[0-9a-f]{12,}")  # the name of a folder in a cache
 _PREFERRED = ("q4_k_m", "q8_0")  # tried in this order where the user names no quantization, as llama.cpp does
 _MAX_LISTED = 8  # file names in a message
 
@@ -61,6 +63,14 @@ def quantization(file: str) -> str | None:
     """The quantization in a file's name, spelled as there; None if the name has none."""
     matches = _QUANTIZATION.findall(_stem(file.rpartition("/")[2]))
     return matches[-1] if matches else None
+
+
+def telling_name(file: str, folder: str) -> str:
+    """The name of a model's file, behind that of its folder where the file's own names no model, as `target.gguf` and
+    `model-Q4_K_M.gguf` do not.
+    """
+    names_model = _NUMBER.search(_QUANTIZATION.sub("", _stem(file)))
+    return file if names_model or not folder or _DIGEST.fullmatch(folder) else f"{folder}/{file}"
 
 
 def models_among(files: Iterable[str]) -> list[str]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from specrun.display_text import duration_text
 from specrun.errors import INTERRUPTED_EXIT_CODE, ProfileError, SpecrunError, UsageError, disk_errors
 from specrun.interrupts import InterruptFlag
-from specrun.kept_facts import fingerprint
 from specrun.options.expand import expanded, flag, option
 from specrun.options.machine_options import MachineOptions
 from specrun.options.sampling_options import raw_option, temperatures_in
@@ -240,9 +239,4 @@ def _list(json: bool) -> None:
     elif not profiles:
         output.note("no profiles yet; `specrun tune` makes one")
     else:
-        table = output.FittingTable("target", "draft", "measured", "weights", "plan", "profile", optional=("profile",))
-        for p in profiles:
-            plan, when = measurements.sentence(p, p.plans[0]), measurements.when(p)
-            made = when if p.origin == "tuned" else f"{when}, while writing"
-            table.add_row(p.target, p.draft or "none", made, p.regime, plan, fingerprint(p.identity))
-        output.print_table(table)
+        output.print_table(measurements.profiles_table(profiles))

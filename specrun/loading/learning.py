@@ -124,6 +124,7 @@ class Learner:
             identity=self.identity,
             target=self.options.target.name,
             draft=self.options.draft.name if self.options.draft else "",
+            folders=self.options.folders,
             settings=self.settings,
             costs=CostModel(CostTable(learned.target.times), table),
             acceptance=[Acceptance(t, of_run, [], of_run.n_counted) for t, of_run in calibrations.items()],

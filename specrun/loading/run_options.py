@@ -78,6 +78,12 @@ class RunOptions:
     shared_tokens: int | None = None  # tokens of all these texts together; None for as many as one of them may have
 
     @property
+    def folders(self) -> tuple[str, str]:
+        """The names of the folders in which the target and the draft lie; empty for no draft."""
+        target, draft = (file.parent.resolve().name if file else "" for file in (self.target, self.draft))
+        return target, draft
+
+    @property
     def with_profile(self) -> RunOptions:
         """The options with the profile's settings where they are not decided and, with `follow`, with its plans."""
         if not self.profile:

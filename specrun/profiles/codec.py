@@ -31,7 +31,7 @@ _DECIMALS = 6  # of numbers that are written
 def profile_to_json(profile: Profile) -> dict[str, Any]:
     """The profile as JSON values."""
     value = converter().unstructure(profile)
-    pair = {"target": value.pop("target"), "draft": value.pop("draft")}
+    pair = {name: value.pop(name) for name in ("target", "draft", "folders")}
     # The first plan stands on its own as well, for programs that want a single one.
     names = {"version": VERSION, "fingerprint": fingerprint(profile.identity), "pair": pair}
     return {**names, "tables": value.pop("costs"), **value, "plan": value["plans"][0]}

@@ -78,6 +78,7 @@ class Profile:
     costs: CostModel
     acceptance: list[Acceptance]  # one for each temperature; empty without a draft
     plans: list[TunedPlan]  # one for each temperature
+    folders: tuple[str, str] = ("", "")  # names of those in which both files lie; empty where that is not known
     created: str = field(default_factory=now)  # ISO 8601
     hardware: dict[str, Any] = field(default_factory=dict)  # as plain values, and under "summary" as lines to print
     regime: str = ""  # where the weights lie

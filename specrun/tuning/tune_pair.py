@@ -122,6 +122,7 @@ def _profile(options: RunOptions, identity: dict[str, Any], here: Machine, regim
         identity=identity,
         target=options.target.name,
         draft=options.draft.name if options.draft and draft else "",
+        folders=options.folders,
         hardware={"summary": _summary(here), **asdict(here)},
         settings=stages.settings,
         regime=regime,

@@ -13,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from specrun.bench.rows import Row
+from specrun.catalog.file_names import telling_name
 from specrun.display_text import counted, rate_text, size_text
+from specrun.kept_facts import fingerprint
 from specrun.llama_settings import LlamaSettings
 from specrun.loading import exact_passes
 from specrun.profiles.profile import Profile, TunedPlan
@@ -40,7 +42,7 @@ def render(profile: Profile) -> Group:
 
 
 def _head(profile: Profile) -> Table:
-    lines = [("target", profile.target), ("draft", profile.draft or "none")]
+    lines = list(zip(("target", "draft"), _names(profile), strict=True))
     lines += [(name, str(value)) for name, value in profile.hardware.get("summary", {}).items()]
     if profile.regime:
         lines.append(("weights", profile.regime))
@@ -56,6 +58,33 @@ def _head(profile: Profile) -> Table:
         lines.append(("origin", "learned while writing; `specrun tune` measures more"))
     lines.append(("measured" if profile.origin == "tuned" else "learned", when(profile)))
     return facts(lines)
+
+
+def _names(profile: Profile) -> tuple[str, str]:
+    """What target and draft are called."""
+    target, draft = map(telling_name, (profile.target, profile.draft), profile.folders)
+    return target, draft if profile.draft else "none"
+
+
+def profiles_table(profiles: Sequence[Profile]) -> FittingTable:
+    """A row for each profile, below a line for its target. `tune --show` has the whole plan, at each temperature."""
+    head = ("draft", "measured", "weights", "tokens/s", "times plain", "plan", "profile")
+    table = FittingTable(*head, right=("tokens/s", "times plain"), optional=("profile", "plan", "weights"))
+    by_target: dict[str, list[Profile]] = {}
+    for profile in profiles:
+        target = _names(profile)[0] + ("" if profile.origin == "tuned" else ", learned while writing")
+        by_target.setdefault(target, []).append(profile)
+    for target, group in by_target.items():
+        table.add_heading(target)
+        for profile in group:
+            plan = profile.plans[0]
+            rate, times = rate_text(plan.plain_tokens_per_second), ""
+            if profile.costs.draft:
+                rate = _range(plan, plan.plan, plan.predicted_tokens_per_second).replace(" to ", "-")
+                times = _ratio(plan).replace(" to ", "-") if plan.plan.depth else "off"
+            row = [_names(profile)[1], when(profile), profile.regime, rate, times]
+            table.add_row(*row, str(plan.plan), fingerprint(profile.identity))
+    return table
 
 
 def when(profile: Profile) -> str:
@@ -152,32 +181,35 @@ def sentence(profile: Profile, plan: TunedPlan) -> str:
     if not profile.costs.draft:
         rate = rate_text(plan.plain_tokens_per_second)
         return f"no draft model: {rate} tokens/s plainly, and more where the text repeats itself"
+    rate = f"{_range(plan, plan.plan, plan.predicted_tokens_per_second)} tokens/s"
     if not plan.plan.depth:
-        text = f"speculation does not pay here, off: {_range(plan, plan.plan, plan.predicted_tokens_per_second)}"
+        text = f"speculation does not pay here, off: {rate}"
         for best in [one for one in plan.expected if one.plan.drafts][:1]:
-            text += f" (the best with it, {best.plan}: {_range(plan, best.plan, best.tokens_per_second)})"
+            text += f" (the best with it, {best.plan}: {_range(plan, best.plan, best.tokens_per_second)} tokens/s)"
         return text
-    rate = _range(plan, plan.plan, plan.predicted_tokens_per_second)
-    if plan.ratio_range:
-        ratio = "{:.1f} to {:.1f} times plain decoding on most texts, more where they repeat themselves".format(
-            *plan.ratio_range
-        )
-    else:
-        ratio = f"{plan.predicted_tokens_per_second / plan.plain_tokens_per_second:.2f} times plain decoding"
+    texts = " on most texts, more where they repeat themselves" if plan.ratio_range else ""
+    ratio = f"{_ratio(plan)} times plain decoding{texts}"
     return f"{plan.plan}: {rate}, {ratio}, {plan.predicted_tokens_per_pass:.1f} tokens a pass"
 
 
+def _ratio(plan: TunedPlan) -> str:
+    """How many times plain decoding's rate is expected: the range of most texts, or else the mean."""
+    if plan.ratio_range:
+        return "{:.1f} to {:.1f}".format(*plan.ratio_range)
+    return f"{plan.predicted_tokens_per_second / plan.plain_tokens_per_second:.2f}"
+
+
 def _range(tuned: TunedPlan, plan: Plan, rate: float) -> str:
-    """The range that the rate of a plan is expected in: of most texts, or of the mean of several. Where the tuned plan
+    """The range of tokens/s that is expected of a plan: of most texts, or of the mean of several. Where the tuned plan
     is `off`, the range of texts is that of runs that leave trees where these lose, and says nothing of trees alone.
     """
     if tuned.plan.drafts and tuned.ratio_range:
         low, high = (ratio * tuned.plain_tokens_per_second for ratio in tuned.ratio_range)
-        return f"{rate_text(low)} to {rate_text(high)} tokens/s"
+        return f"{rate_text(low)} to {rate_text(high)}"
     error = next((one.error for one in tuned.expected if one.plan == plan), 0.0)
     if not error:
-        return f"{rate_text(rate)} tokens/s"
-    return f"{rate_text(max(rate - _ERRORS * error, 0.0))} to {rate_text(rate + _ERRORS * error)} tokens/s"
+        return rate_text(rate)
+    return f"{rate_text(max(rate - _ERRORS * error, 0.0))} to {rate_text(rate + _ERRORS * error)}"
 
 
 _BENCH_HEAD = ("kind", "method", "plan", "tokens/s", "(range)", "ratio", "tok/pass", "by depth", "predicted", "first",

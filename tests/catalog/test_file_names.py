@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrun.catalog.file_names import is_safe_name, is_safe_path, is_safe_repo
+from specrun.catalog.file_names import is_safe_name, is_safe_path, is_safe_repo, telling_name
 
 
 @pytest.mark.parametrize("name", ["a" * 40, "main", "0123abc-12", "v1.0"])
@@ -47,3 +47,18 @@ def test_what_leaves_a_folder(path: str) -> None:
 def test_repositories() -> None:
     assert is_safe_repo("org/model-GGUF_1.5")
     assert not any(map(is_safe_repo, ("org", "../x", "org/..", "a/b/c", "org/x\0", "org/", "/x", "org/x\n")))
+
+
+@pytest.mark.parametrize(
+    ("file", "folder", "name"),
+    [
+        ("target.gguf", "qwen-14b", "qwen-14b/target.gguf"),
+        ("model-Q4_K_M.gguf", "mine", "mine/model-Q4_K_M.gguf"),
+        ("model-00001-of-00002.gguf", "mine", "mine/model-00001-of-00002.gguf"),
+        ("Qwen2.5-14B-Instruct-Q4_K_M.gguf", "mine", "Qwen2.5-14B-Instruct-Q4_K_M.gguf"),
+        ("target.gguf", "", "target.gguf"),
+        ("draft-q2_k.gguf", "0123456789abcdef", "draft-q2_k.gguf"),
+    ],
+)
+def test_a_file_whose_name_says_nothing_is_named_by_its_folder(file: str, folder: str, name: str) -> None:
+    assert telling_name(file, folder) == name

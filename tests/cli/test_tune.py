@@ -115,7 +115,10 @@ def test_a_profile_is_shown_listed_exported_imported_and_forgotten(
     report = here("tune", "--show", **at_home).stdout
     assert all(part in report for part in ("exactness", "tokens/s", "by hand"))
     assert "the draft's first choice is the target's" in report
-    assert tuned["fingerprint"] in here("tune", "--list", **at_home).stdout
+    listed = here("tune", "--list", **at_home).stdout
+    assert tuned["fingerprint"] in listed
+    assert "\nembedded/target.gguf\nembedded/draft.gguf  " in listed
+    assert tuned["pair"] == {"target": "target.gguf", "draft": "draft.gguf", "folders": ["embedded", "embedded"]}
     file = tmp_path / "profile.json"
     assert here("tune", "--export", file, **at_home).code == 0
     elsewhere = {"SPECRUN_DATA_DIR": str(tmp_path / "elsewhere")}

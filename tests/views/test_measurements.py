@@ -8,6 +8,7 @@ import pytest
 
 from specrun.profiles.profile import Profile
 from specrun.views import measurements, output
+from specrun.views.output import LiteralConsole
 from tests.profiles.test_profile import made
 
 
@@ -26,6 +27,26 @@ def test_a_range_of_texts_is_expected_and_more_where_they_repeat_themselves() ->
 def test_the_report_has_each_kind_that_was_written(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(measurements.render(expecting(ratio_by_kind={"edit": 6.123, "chat": 1.9})))
     assert "by kind of text: chat 1.90, edit 6.12 times plain decoding" in capsys.readouterr().out
+
+
+def test_the_list_has_a_line_for_each_profile_in_80_columns() -> None:
+    """Files whose names say nothing are named by their folders, too."""
+    texts = replace(expecting(ratio_range=(1.84, 3.3)), folders=("qwen-14b", "qwen-0.5b"), regime="in RAM")
+    learned = replace(made(), target="Llama-3.3-70B-Q4_K_M.gguf", draft="Llama-3.2-1B-Instruct-Q8_0.gguf", regime="")
+    off = replace(texts, plans=[texts.plans[1]], draft="Qwen2.5-0.5B-Q8_0.gguf")
+    console = LiteralConsole(force_terminal=True, color_system=None, width=80)
+    with console.capture() as shown:
+        console.print(measurements.profiles_table([texts, replace(learned, origin="learned"), off]), soft_wrap=False)
+    lines = [line.split() for line in shown.get().splitlines() if line.strip()]
+    when = measurements.when(made()).split()
+    assert lines[2:] == [
+        ["qwen-14b/target.gguf"],
+        ["qwen-0.5b/draft.gguf", *when, "in", "RAM", "18.4-33.0", "1.8-3.3"],
+        ["Qwen2.5-0.5B-Q8_0.gguf", *when, "in", "RAM", "9.50-10.5", "off"],
+        ["Llama-3.3-70B-Q4_K_M.gguf,", "learned", "while", "writing"],
+        ["Llama-3.2-1B-Instruct-Q8_0.gguf", *when, "22.0-28.0", "2.50"],
+        ["left", "out", "in", "this", "width:", "profile,", "plan"],
+    ]
 
 
 def test_without_texts_it_is_the_mean_with_its_error() -> None:
