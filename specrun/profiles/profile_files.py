@@ -122,17 +122,22 @@ def all_of(identity: Mapping[str, Any], note: Callable[[str], None]) -> list[Pro
 
 
 def why_outdated(identity: Mapping[str, Any], with_learned: bool = False) -> str | None:
-    """A line about the newest tuned profile of the same files, which something has changed since; None without one.
+    """A line about the newest tuned profile of the same files, which something has changed since, and the command that
+    measures again; None without one.
 
     with_learned: whether it is about what runs have learned, if no profile was tuned.
     """
     for profile in sorted(saved(with_learned), key=lambda profile: profile.origin != "tuned"):
         is_same = profile.identity["files"] == identity["files"]
         if is_same and (changed := changed_parts(profile.identity, identity)):
+            before, now = (parts.get("context") for parts in (profile.identity, identity))
+            size = f" --ctx-size {now}" if now != before else ""
+            tune = f"`specrun tune{size}` with the same models and options"
             if profile.origin == "tuned":
-                return f"this pair was tuned before, but {changed} changed since; `specrun tune` measures again"
+                or_else = f", and --ctx-size {before} uses that profile" if changed == _NAMES["context"] else ""
+                return f"this pair was tuned before, but {changed} changed since; {tune} measures again{or_else}"
             differed = f"{changed} differed (`specrun tune --list`)"
-            return f"runs have learned this pair, but {differed}; `specrun tune` measures it"
+            return f"runs have learned this pair, but {differed}; {tune} measures it"
     return None
 
 

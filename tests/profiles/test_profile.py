@@ -190,6 +190,18 @@ def test_what_has_changed_since_is_named() -> None:
     assert storage.why_outdated({"files": ["t", "other"], "llama.cpp": "1", "memory": 4}) is None
 
 
+def test_another_context_names_the_command_that_measures_it_and_the_size_that_has_a_profile() -> None:
+    storage.save(made(identity=IDENTITY | {"context": 4096}))
+    assert storage.why_outdated(IDENTITY | {"context": 8192}) == (
+        "this pair was tuned before, but --ctx-size changed since; `specrun tune --ctx-size 8192` with the same models "
+        "and options measures again, and --ctx-size 4096 uses that profile"
+    )
+    both = storage.why_outdated(IDENTITY | {"context": 8192, "memory": 8}) or ""
+    assert "RAM, --ctx-size changed since; `specrun tune --ctx-size 8192` with" in both
+    assert "uses that profile" not in both
+    assert "`specrun tune` with the same" in (storage.why_outdated(IDENTITY | {"context": 4096, "memory": 8}) or "")
+
+
 def test_a_folder_that_cannot_be_written_ends_in_one_line(data_dir: Path) -> None:
     data_dir.write_text("a file")
     with pytest.raises(ProfileError, match="SPECRUN_DATA_DIR"):
