@@ -33,6 +33,8 @@ Name = Annotated[str, argument("NAME", "Alias, ALIAS:QUANT, org/repo:QUANT, or a
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
+_PAIRS_OF_ONE = "`specrun models pairs TARGET` lists the drafts of a model of `specrun models list`, here or not"
+
 
 @app.callback()
 def models(context: typer.Context) -> None:
@@ -232,9 +234,9 @@ def list_pairs(
         if entry and (best := best_companion(entry.companions, entry.architecture)):
             output.note(f"best known for {entry.alias}: {best}")
     if not any(pair.difference is None for pair in pairs):
-        way = resolve.way_to_draft(target) if target else "name a TARGET of `specrun models list`"
-        what = f"no draft fits {target}" if target else "no two models of `specrun models list --here` fit each other"
-        output.note("; ".join(filter(None, (what, way))))
+        way = resolve.way_to_draft(target) if target else _PAIRS_OF_ONE
+        none = "no model here drafts for another" if targets else "no models on this machine yet"
+        output.note("; ".join(filter(None, (f"no draft fits {target}" if target else none, way))))
     if not pairs:
         return
     table = output.FittingTable("target", "draft", "fits", "")

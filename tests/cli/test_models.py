@@ -238,6 +238,16 @@ def test_pairs_of_the_embedded_target_and_of_one_with_a_draft_that_was_made(
     assert "no draft fits" not in result.stderr
 
 
+@pytest.mark.slow
+def test_pairs_without_a_target_say_how_to_name_one(here: SpecrunHere, served: Hub, random_model: Path) -> None:
+    how = "`specrun models pairs TARGET` lists the drafts of a model of `specrun models list`, here or not\n"
+    for none in ("no models on this machine yet", "no model here drafts for another"):
+        result = here("models", "pairs")
+        assert (result.code, result.stdout, result.stderr) == (0, "", f"{none}; {how}")
+        served.add("org/alone-GGUF", {"alone-Q8_0.gguf": random_model.read_bytes()})
+        here("pull", "org/alone-GGUF", "--yes")
+
+
 def edited_token(source: Path, tmp_path: Path) -> Path:
     tokens = gguf.GGUFReader(source).fields[TOKENS].contents()
     tokens[7] += "other"
