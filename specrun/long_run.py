@@ -11,7 +11,7 @@ from specrun.display_text import duration_text
 from specrun.interrupts import never
 
 _FAR_OFF = 1.5  # times as much as was shown last: then the end was wrong, and a later one is shown
-_ENOUGH = 0.05  # share of the work from which on the time of the rest is known well enough
+_ENOUGH = 0.05  # share of the work from which on the time of the rest is shown
 _WORTH_SAYING = 20.0  # seconds; what is over sooner needs no announcement
 
 
@@ -49,8 +49,9 @@ class Run:
     interrupted: whether the user has asked for the end, with Ctrl-C.
     expected_end: about when the whole run is over; None if that is unknown.
     deadline: when the stage at hand should end.
-    what: the work that `done` counts, in words. begun: when it began. share: how much of it is done, from 0 to 1. span:
-    the part of the work that `done` counts the share of.
+    what: the work that `done` counts, in words. begun: when it began. told_from: the share of it by which the time of
+    the rest can be judged. share: how much of it is done, from 0 to 1. span: the part of the work of which `done`
+    counts the share.
     """
 
     display: Callable[[str], None] = no_display
@@ -60,6 +61,7 @@ class Run:
     deadline: float = math.inf
     what: str = ""
     begun: float = 0.0
+    told_from: float = _ENOUGH
     share: float = 0.0
     span: tuple[float, float] = (0.0, 1.0)
     shown: _Shown = field(default_factory=_Shown)
@@ -82,9 +84,12 @@ class Run:
         """The same run, about to be over in `seconds`."""
         return replace(self, expected_end=clock.now() + seconds)
 
-    def work(self, what: str) -> Run:
-        """The same run, whose work, of which `done` counts the share, begins now. what: says it to the user."""
-        return replace(self, what=what, begun=clock.now(), expected_end=None, share=0.0, shown=_Shown())
+    def work(self, what: str, told_from: float = _ENOUGH) -> Run:
+        """The same run, whose work, of which `done` counts the share, begins now. what: says it to the user. told_from:
+        the share by which the rest can be judged, where the work has parts that take unlike times.
+        """
+        begun = clock.now()
+        return replace(self, what=what, begun=begun, told_from=told_from, expected_end=None, share=0.0, shown=_Shown())
 
     def part(self, i: int, n: int) -> Run:
         """The same run for one of `n` equal parts of its work, counted from 0: `done` counts the share of that part."""
@@ -95,15 +100,18 @@ class Run:
     def done(self, share: float) -> Run:
         """The same run with this share of its work done, from 0 to 1, by which the end is expected.
 
-        The work and how long it takes are also told in a sentence that stays, as soon as enough of it is done.
+        The work and how long the rest takes are also told in a sentence that stays, as soon as enough of it is done.
         """
         share = self.span[0] + (self.span[1] - self.span[0]) * share
         if share < _ENOUGH:
             return replace(self, share=share)
-        seconds = (clock.now() - self.begun) * (1 - share) / share
-        if not self.shown.is_told and seconds > _WORTH_SAYING:
-            self.note(f"{self.what}: about {duration_text(seconds)}")
-        self.shown.is_told = True
+        took = clock.now() - self.begun
+        seconds = took * (1 - share) / share
+        if share >= self.told_from and not self.shown.is_told:
+            self.shown.is_told = True
+            if seconds > _WORTH_SAYING:
+                known_by = f"as the first {share:.0%} took {duration_text(took)}"
+                self.note(f"{self.what}: about {duration_text(seconds)} more, {known_by}")
         return replace(self.expected_to_take(seconds), share=share)
 
     def stage(self, seconds: float) -> Run:

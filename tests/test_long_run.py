@@ -64,7 +64,18 @@ def test_work_that_is_counted_is_told_once_and_its_end_is_known_by_what_is_done(
     clock[0] += 30
     run.part(1, 4).done(0).show("third")
     assert shown == ["first", "second · 12% · about 4 min left", "third · 25% · about 3 min left"]
-    assert notes == ["eight texts: about 4 min"]
+    assert notes == ["eight texts: about 4 min more, as the first 12% took 30 s"]
+
+
+def test_work_of_unlike_parts_is_told_when_the_rest_can_be_judged(clock: list[float]) -> None:
+    shown, notes = list[str](), list[str]()
+    run = Run(shown.append, notes.append).work("two texts, twice each", told_from=0.5)
+    clock[0] += 10
+    run.done(0.25).show("first again")
+    assert (shown, notes) == (["first again · 25% · about 30 s left"], [])
+    clock[0] += 110
+    run.done(0.5).show("second")
+    assert notes == ["two texts, twice each: about 2 min more, as the first 50% took 2 min"]
 
 
 def test_what_is_over_soon_is_not_told(clock: list[float]) -> None:

@@ -180,22 +180,23 @@ def verify(
 
 
 def report(findings: Sequence[Finding]) -> RenderableType:
-    """A row for each finding, and below them both texts around every divergence."""
+    """A row for each finding about a text with drafts, and below them both texts around every divergence."""
     right, optional = ("T", "tokens", "a pass"), ("tokens", "a pass")
     table = output.FittingTable("kind", "T", "plan", "tokens", "a pass", "result", "", right=right, optional=optional)
-    for finding in findings:
+    shown = [finding for finding in findings if finding.n_drafted or finding.divergence or finding.is_failure]
+    for finding in shown:
         rate = finding.n_tokens / max(finding.n_passes, 1)
         figures = [f"{finding.temperature:g}", finding.plan, str(finding.n_tokens), f"{rate:.1f}"]
         outcome = Text(finding.outcome, style=_STYLES.get(finding.outcome, "green"))
         table.add_row(Text(finding.kind), *figures, outcome, _reason(finding))
-    return Group(table, *(_parting(one, one.divergence) for one in findings if one.divergence))
+    return Group(*([table] if shown else ()), *(_parting(one, one.divergence) for one in shown if one.divergence))
 
 
 def _reason(finding: Finding) -> str:
     if finding.test:
         return f"p-value {finding.test.p_value:.2g} over {sum(finding.test.observed)} seeds"
     if not finding.divergence:
-        return "" if finding.n_drafted else "no pass drafted"
+        return ""
     where = f"token {finding.divergence.at}"
     if finding.divergence.gap is None:
         return f"{where}: one text ends"

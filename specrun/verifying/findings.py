@@ -188,7 +188,11 @@ def verdict(findings: Sequence[Finding]) -> str:
     answer = "No, apart from rounding" if any(finding.divergence for finding in compared) else "No"
     parts = [*([_about_texts(compared)] if compared else []), *([_about_tests(tests)] if tests else [])]
     n_off = len(findings) - len(drafted)
-    rest = f" In {n_off} more, speculation turned itself off, because it did not pay." if n_off else ""
+    rest = (
+        f" In {n_off} more, which the table leaves out, no pass drafted, because it was not expected to pay."
+        if n_off
+        else ""
+    )
     return f"{answer}: {'; '.join(parts)}.{rest}"
 
 

@@ -68,7 +68,9 @@ class Verifier:
         settings = self.settings
         pairs = fitting(prompts, self.model, settings.max_tokens, settings.raw, self.run.note)
         n = len(pairs) * len(settings.temperatures)
-        run = self.run.work(f"{counted(n, 'text')}, each written plainly and with speculation and compared")
+        # Temperatures and plans take unlike times, and texts that part take more, so the first prompt has to be over.
+        what = f"{counted(n, 'text')}, each written plainly and with speculation and compared"
+        run = self.run.work(what, told_from=1 / max(len(pairs), 2))
         for i, (prompt, tokens) in enumerate(pairs):
             self.model.engine.reset()  # once: all texts, and what compares them, begin with the prompt as read now
             for j, temperature in enumerate(settings.temperatures):

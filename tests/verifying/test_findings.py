@@ -33,7 +33,9 @@ def test_the_sentence_answers_the_question() -> None:
 
 def test_what_did_not_speculate_proves_nothing() -> None:
     assert verdict([PLAIN, PLAIN]).startswith("This shows nothing")
-    assert verdict([SAME, PLAIN]).endswith("In 1 more, speculation turned itself off, because it did not pay.")
+    assert verdict([SAME, PLAIN]).endswith(
+        "In 1 more, which the table leaves out, no pass drafted, because it was not expected to pay."
+    )
 
 
 def test_the_error_says_where_and_what_to_do() -> None:

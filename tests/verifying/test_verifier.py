@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specrun import clock
 from specrun.bench import BenchPrompt
 from specrun.catalog import embedded
 from specrun.decoding import generation
@@ -22,12 +23,13 @@ from specrun.loading.run_options import RunOptions
 from specrun.long_run import Run
 from specrun.sampling import SamplingParameters
 from specrun.speculation.accept import Accepted
+from specrun.speculation.controllers.chooser import PlanChooser
 from specrun.speculation.drafters.specexec import SPECEXEC
 from specrun.speculation.method import Plan
 from specrun.speculation.registry import METHODS
 from specrun.speculation.tree import TokenTree
 from specrun.verifying.findings import Finding
-from specrun.verifying.verifier import Verifier, VerifySettings
+from specrun.verifying.verifier import Verifier, VerifySettings, _Text
 from tests.engines import change_scores
 from tests.models import wide_target
 
@@ -200,6 +202,23 @@ def test_prompts_that_do_not_fit_are_left_out(model: Model) -> None:
     assert "left out 1 of 2 prompts" in notes[0]
     with pytest.raises(PromptError, match="--ctx-size"):
         found(model, SETTINGS, [long])
+
+
+def test_how_long_it_takes_is_told_by_the_first_prompt_in_all_ways(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain decoding, which comes first, may be the fastest; it was told from the first twentieth on."""
+    seconds, notes = [0.0], list[str]()
+
+    def written(_self: Verifier, _prompt: list[int], _sampling: SamplingParameters, plans: PlanChooser) -> _Text:
+        seconds[0] += 60 if plans.plan().drafts else 20
+        return _Text([1], [1])
+
+    monkeypatch.setattr(clock, "now", lambda: seconds[0])
+    monkeypatch.setattr(Verifier, "_write", written)
+    list(Verifier(model, SETTINGS, Run(note=notes.append)).findings(PROMPTS))
+    what = "4 texts, each written plainly and with speculation and compared"
+    assert notes == [f"{what}: about 3 min more, as the first 50% took 3 min"]
 
 
 def test_ctrl_c_ends_it(model: Model) -> None:
