@@ -135,11 +135,14 @@ class PassTimes:
 
     @property
     def reach(self) -> int:
-        """Tokens of the largest pass that may be planned: a few times as many as the largest that was made had."""
+        """Tokens of the largest pass that may be planned: a few times as many as the largest that was made had, and at
+        least as many as the smallest that copies weights.
+        """
         if self._experts:  # what larger passes take is known by the experts that they read
             return len(self._padded) - 1
         prompt = self._prompt[0] if self._prompt else 1
-        return min(max(int(_REACH * max(prompt, *self._known, 1)), _LEAST_REACH), len(self._padded) - 1)
+        least = max(_LEAST_REACH, self._copies_from or 0)
+        return min(max(int(_REACH * max(prompt, *self._known, 1)), least), len(self._padded) - 1)
 
     def row(self, ctx: int) -> Milliseconds:
         """float64[largest + 1]: row[n] is the milliseconds of a pass over n tokens after `ctx` cached ones, where it
@@ -211,6 +214,9 @@ class PassTimes:
             copied[large[0]], large = large[1], None
         if copied and not computed and self._copies_from:  # all passes so far had tokens of several texts
             computed = {1: _PLAIN_SHARE * min(copied.values())}
+        if computed and not copied and self._copies_from and self._known:  # the prompt was short
+            least = min(computed)
+            copied = self._between([split], {least: computed[least] / _PLAIN_SHARE})
         if computed and copied:
             # The times of passes that copy weights hardly depend on the tokens.
             sizes = [n for n in (split, *SIZES) if n >= split]

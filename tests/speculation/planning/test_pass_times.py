@@ -125,11 +125,17 @@ def test_a_threshold_beyond_all_trees_changes_nothing() -> None:
     assert list(far.row(0)) == list(none.row(0))
 
 
-def test_before_any_pass_copied_weights_its_time_is_not_known_to_be_less() -> None:
-    times = copying((1, 19.0), (1, 19.0), (8, 61.0), (8, 61.0))
-    times.read_prompt(12, 70.0)
-    assert times.ms(16, 0) == pytest.approx(61.0 + 8 * (70 - 61) / 4)
-    assert times.ms(32, 0) > times.ms(24, 0) > times.ms(16, 0)
+def test_before_any_pass_copied_weights_its_time_is_guessed_so_that_one_is_tried() -> None:
+    times = copying()
+    assert times.reach >= 32
+    for _ in range(2):
+        times.record(1, 64, 19.0)
+    times.read_prompt(12, 70.0)  # too short to have copied them
+    assert times.ms(24, 0) > times.ms(16, 0) > 70.0
+    assert times.ms(32, 0) == times.ms(512, 0) == pytest.approx(19.0 / 0.4)
+    assert [times.size(n) for n in (1, 2, 16)] == [1, 2, 32]
+    times.record(32, 64, 120.0)
+    assert times.ms(32, 0) == times.ms(40, 0) == 120.0
 
 
 def test_a_mixture_copies_the_experts_that_a_pass_uses() -> None:
