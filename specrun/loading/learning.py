@@ -107,16 +107,18 @@ class Learner:
         """Keep what the choosers of each temperature learned. If that is impossible the run goes on, with a notice."""
         self._kept_at = clock.now()
         try:
-            if learned := self._profile({t: auto for t, auto in choosers.items() if auto.has_learned}):
+            if any(auto.has_learned for auto in choosers.values()) and (learned := self._profile(choosers)):
                 profile_files.save(learned)
         except ProfileError as error:
             self.note(f"what this run learned is not kept: {error}")
 
     def _profile(self, choosers: Mapping[float, Auto]) -> Profile | None:
         """What the runs taught, as a profile; None if they taught nothing, or not without a profile."""
-        guide = next((auto.guide for auto in choosers.values()), None)
-        if guide is None or self.options.profile:
+        if self.options.profile:
             return None
+        # What earlier runs learned at a temperature that this run did not have goes on with the rest.
+        choosers = {t: auto for t, auto in choosers.items() if auto.has_learned or auto.guide.calibration.n_counted}
+        guide = next(auto.guide for auto in choosers.values())
         learned = guide.costs
         calibrations = {t: auto.guide.calibration.with_run() for t, auto in choosers.items()}
         table = learned.draft.table(guide.plain_ms(0)) if self.options.draft else None

@@ -19,10 +19,10 @@ from tests.conftest import SpecrunHere
 PROMPT = "def read_config(path):\n"
 
 
-def written(**options: Any) -> tuple[str, specrun.Model]:
+def written(temp: float = 0.0, **options: Any) -> tuple[str, specrun.Model]:
     """The text of a run, and its model, which is closed."""
     with specrun.load(threads=1, ctx_size=512, **options) as model:
-        text = model.generate(PROMPT, raw=True, max_tokens=48, temp=0).text
+        text = model.generate(PROMPT, raw=True, max_tokens=48, temp=temp).text
     return text, model
 
 
@@ -49,6 +49,16 @@ def test_the_second_run_begins_with_what_the_first_learned_and_writes_the_same_t
         assert isinstance(chooser, Auto)
         assert chooser.guide.knows_plain == knew
     assert len(learned()) == 1
+
+
+@pytest.mark.slow
+def test_a_run_at_another_temperature_keeps_what_was_learned_at_the_first() -> None:
+    written()
+    (greedy,) = learned()
+    written(temp=0.8)
+    (both,) = learned()
+    assert [tuned.temperature for tuned in both.plans] == [0.0, 0.8]
+    assert both.acceptance[0].positions == greedy.acceptance[0].positions > 0
 
 
 @pytest.mark.slow

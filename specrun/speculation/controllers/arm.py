@@ -52,69 +52,69 @@ class Arm:
     passes: float = 0.0
     open: float = 0.0  # passes that could have committed more than one token
     tokens: float = 0.0
-    seconds: float = 0.0
-    squares: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of tokens, of tokens * seconds, of seconds
-    whole: tuple[float, float] = (0.0, 0.0)  # tokens and seconds of all its passes
+    time: float = 0.0  # in plain passes, as long as those were just then
+    squares: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of tokens, of tokens * time, of time
+    whole: tuple[float, float] = (0.0, 0.0)  # tokens and time of all its passes
 
-    def record(self, n_tokens: int, seconds: float, is_open: bool) -> None:
-        """Add a pass to the sums. is_open: whether it could have committed more than one token."""
+    def record(self, n_tokens: int, time: float, is_open: bool) -> None:
+        """Add a pass to the sums. time: plain passes. is_open: whether it could have committed more than one token."""
         self.fade(_DECAY)
         self.passes += 1
         self.open += is_open
         self.tokens += n_tokens
-        self.seconds += seconds
+        self.time += time
         tt, ts, ss = self.squares
-        self.squares = (tt + n_tokens**2, ts + n_tokens * seconds, ss + seconds**2)
-        self.whole = (self.whole[0] + n_tokens, self.whole[1] + seconds)
+        self.squares = (tt + n_tokens**2, ts + n_tokens * time, ss + time**2)
+        self.whole = (self.whole[0] + n_tokens, self.whole[1] + time)
 
     def fade(self, share: float) -> None:
         self.passes *= share
         self.open *= share
         self.tokens *= share
-        self.seconds *= share
+        self.time *= share
         tt, ts, ss = self.squares
         self.squares = (tt * share, ts * share, ss * share)
 
     def deviation(self) -> float:
-        """Standard deviation of a pass's tokens from those that its seconds let expect."""
+        """Standard deviation of a pass's tokens from those that its time lets expect."""
         if not self.passes:
             return 0.0
-        rate = self.tokens / self.seconds
+        rate = self.observed
         tt, ts, ss = self.squares
         return math.sqrt((max(tt - 2 * rate * ts + rate**2 * ss, 0.0) + _SHOT * self.open) / self.passes)
 
-    def observed(self, plain: float) -> float:
-        """The rate of its recent passes; 0 if there were none. plain: seconds of a plain pass."""
-        return self.tokens / self.seconds * plain if self.passes else 0.0
+    @property
+    def observed(self) -> float:
+        """The rate of its recent passes; 0 if there were none."""
+        return self.tokens / self.time if self.passes else 0.0
 
-    def lasting(self, plain: float) -> tuple[float, float]:
+    def lasting(self) -> tuple[float, float]:
         """The rate of all its passes and of earlier runs, for later runs, and its standard error. Recent passes alone
-        would tell of the end of a text, which often repeats itself. plain: seconds of a plain pass.
+        would tell of the end of a text, which often repeats itself.
         """
-        rate, error = self.estimate(plain)
-        n_tokens, seconds = self.whole
+        n_tokens, time = self.whole
+        if not time:
+            return self.rate, self.error
         earlier = _EARLIER if self.is_known else 0.0
-        if seconds:
-            rate = (n_tokens + earlier) / (seconds / plain + earlier / self.rate)
-        return rate, error
+        return (n_tokens + earlier) / (time + earlier / self.rate), self.estimate()[1]
 
     def prior(self) -> tuple[float, float]:
         """The rate before any observation, and its standard error."""
         from_text_to_text = 0.0 if not self.plan.drafts else _COPIES if self.plan.method.sources else _TEXTS
         return self.rate, math.hypot(self.error, from_text_to_text * self.rate)
 
-    def estimate(self, plain: float) -> tuple[float, float]:
-        """The rate by prior and observations, and its standard error. plain: seconds of a plain pass."""
+    def estimate(self) -> tuple[float, float]:
+        """The rate by prior and observations, and its standard error."""
         rate, error = self.prior()
         if not self.passes:
             return rate, error
-        observed = self.observed(plain)
+        observed = self.observed
         # Few passes do not show how much tokens vary from pass to pass; accepted lengths are about geometric.
-        expected = max(rate * self.seconds / self.passes / plain, 1.0)
+        expected = max(rate * self.time / self.passes, 1.0)
         few = _FEW if self.is_known else 0.0  # of a plan that nobody measured, what is seen is all there is
         variance = self.passes * self.deviation() ** 2 + few * expected * (expected - 1)
         deviation = math.sqrt(variance / (self.passes + few))
-        observed_error = deviation * math.sqrt(self.passes) / self.seconds * plain
+        observed_error = deviation * math.sqrt(self.passes) / self.time
         observed_error = math.hypot(observed_error, _DOUBT * observed / math.sqrt(self.passes))
         weight = error**2 / (error**2 + observed_error**2)
         return rate + weight * (observed - rate), math.sqrt(weight) * observed_error

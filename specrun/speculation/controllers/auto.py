@@ -20,6 +20,7 @@ _KNOWN = 40  # counted nodes from which on drafts are as deep as is expected to 
 # of which few were seen, are believed too soon.
 _LEAST_DEEP, _DEEPER = 8, 2.0
 _LOSES = 0.985  # a plan is left if its rate, the error included, is below this
+_SURPRISE = 1.5  # a pass that takes so many times as long as expected tells of pass times only
 _LEAST_PASSES = 6  # passes of a plan before its rate alone decides that it is left
 # Plain passes after which their records are learned from, all at once, and another plan may be tried. After every
 # pass, when the processor's caches are full of weights, this code would take some hundredths of a millisecond.
@@ -55,7 +56,7 @@ class Auto:
         if first is not None:
             self._held = next((arm for arm in self._arms if arm.plan == first), self._off)
         self._loss_budget = LossBudget(is_proven=self._held.is_known and self._held.rate - self._held.error > 1)
-        self._since_change = 0
+        self._since_change, self._tried_again = 0, _TRIED_EVERY  # passes
         self._looks = 0
         self._longest = 0.0  # tokens that a recent pass committed, at most
         self._is_looking = False  # the draft is only compared with what the target writes
@@ -116,7 +117,7 @@ class Auto:
         """Tokens per second that are expected of the plan that is followed, and of plain decoding."""
         self._read()
         plain = self._plain()
-        return self._held.estimate(plain)[0] / plain, 1 / plain
+        return self._held.estimate()[0] / plain, 1 / plain
 
     @property
     def knows_rate(self) -> bool:
@@ -125,10 +126,10 @@ class Auto:
 
     @property
     def expected(self) -> list[ExpectedPlan]:
-        """The rates of plain decoding and of all plans that were tried, by prior and observation, fastest first."""
+        """The rates of plain decoding and of all plans that were tried, in this run or before, fastest first."""
         self._read()
         plain = self._plain()
-        seen = [(arm.plan, *arm.lasting(plain)) for arm in self._arms if arm.passes or arm is self._off]
+        seen = [(arm.plan, *arm.lasting()) for arm in self._arms if arm.passes or arm.is_known]
         found = [ExpectedPlan(plan, rate / plain, error / plain) for plan, rate, error in seen]
         return sorted(found, key=lambda e: -e.tokens_per_second)
 
@@ -173,9 +174,11 @@ class Auto:
         self._n_passes += 1
         knew_plain = self.guide.knows_plain
         is_catching_up = knew_plain and self._held.plan.method.needs_draft and self._stakes.n_unread >= BEHIND
+        expected = self.guide.costs.target.ms(record.n_target, record.ctx)
+        is_surprise = (record.seconds - record.draft_seconds) * 1e3 > _SURPRISE * expected
         self.guide.learn(record, has_read=not is_catching_up)
         if knew_plain:
-            self._judge(record, is_catching_up)
+            self._judge(record, tells=not (is_catching_up or is_surprise))
         elif self.guide.knows_plain:
             self._expect()
             can_pay = self._stakes.can_pay(self._held.plan, self._loss_budget.balance)
@@ -189,17 +192,17 @@ class Auto:
         It need not be the plan that is held, because another plan may win where texts share a pass.
         """
         self._read()
-        plain = self._plain()
         arms = (arm for arm in self._arms if arm.plan.can_shrink)
-        return max(arms, key=lambda arm: arm.estimate(plain)[0], default=self._off).plan
+        return max(arms, key=lambda arm: arm.estimate()[0], default=self._off).plan
 
-    def _judge(self, record: PassRecord, is_catching_up: bool) -> None:
+    def _judge(self, record: PassRecord, tells: bool) -> None:
         """Count the pass, and change the plan if another is expected to be faster.
 
-        is_catching_up: whether the draft model had to read before it drafted.
+        tells: whether it tells of the plan: not if the draft model had to read first, which is paid once, and not if it
+            took far longer than expected, as the plan will not have such a pass again.
         """
         arm, plain = self._held, self._plain()
-        self._since_change += 1
+        self._since_change += not self._is_looking
         if arm is self._off:
             self.guide.rate = 1e-3 / plain
             self._stakes.n_unread += record.n_tokens
@@ -209,11 +212,11 @@ class Auto:
         won = record.n_tokens - record.seconds / plain
         self._longest = max(_AGING * self._longest, record.n_tokens)
         self.guide.follow(record)
-        if is_catching_up:  # reading is paid once, and tells nothing of the plan
+        if not tells:
             return
         self._looks += self._is_looking
         if not self._is_looking:
-            arm.record(record.n_tokens, record.seconds, len(record.tree) > 1)
+            arm.record(record.n_tokens, record.seconds / plain, len(record.tree) > 1)
         self._loss_budget.book(won, arm.deviation())
         self._reconsider()
         if arm is self._held and len(record.tree) == 1 and not arm.plan.method.needs_draft:
@@ -222,10 +225,10 @@ class Auto:
 
     def _reconsider(self) -> None:
         """Leave a plan that drafts if it loses, or if another is expected to be faster."""
-        plain, passes = self._plain(), self._since_change
-        rate, error = self._held.estimate(plain)
+        passes = self._since_change
+        rate, error = self._held.estimate()
         # An empty loss budget may be bad luck. Without measured times, what is expected says less than what was seen.
-        observed = self._held.observed(plain)
+        observed = self._held.observed
         proven = rate if self._held.is_known else min(rate, observed)
         is_slow = passes >= _LEAST_PASSES and rate + error < _LOSES
         loses = (self._loss_budget.balance < 0 and proven < 1) or is_slow
@@ -238,13 +241,14 @@ class Auto:
             self._change(rest)
         elif passes >= _LEAST_PASSES:
             others = [arm for arm in self._arms[1:] if arm is not self._held and self._stakes.may_win(arm)]
-            best = max([self._held if is_free else self._off, *others], key=lambda arm: arm.estimate(plain)[0])
-            if best.estimate(plain)[0] > rate + error:
+            best = max([self._held if is_free else self._off, *others], key=lambda arm: arm.estimate()[0])
+            if best.estimate()[0] > rate + error:
                 self._change(best)
 
     def _go_on_plainly(self, seconds: float) -> None:
         self._loss_budget.save(seconds / self._plain())
-        if self._since_change % _TRIED_EVERY == 0:
+        if self._since_change >= self._tried_again:
+            self._tried_again = self._since_change + _TRIED_EVERY
             self._try()
 
     def _try(self) -> None:
@@ -252,9 +256,8 @@ class Auto:
         arms = [arm for arm in self._arms[1:] if arm is not self._held and self._stakes.may_win(arm)]
         if not arms or not self.guide.knows_plain:
             return
-        plain = self._plain()
-        best = max(arms, key=lambda arm: sum(arm.estimate(plain)))
-        rate, error = best.estimate(plain)
+        best = max(arms, key=lambda arm: sum(arm.estimate()))
+        rate, error = best.estimate()
         is_known = best.passes > 0 and rate - error > 1
         if is_known or self._stakes.can_pay(best.plan, self._loss_budget.balance):
             self._change(best)
@@ -264,13 +267,13 @@ class Auto:
             if other is not self._held:
                 other.fade(_AGING**self._since_change)
         self._held = arm
-        self._since_change = 0
+        self._since_change, self._tried_again = 0, _TRIED_EVERY
         self._expect()
 
     def _expect(self) -> None:
         if self.guide.knows_plain:
             arm = self._held
-            rate = arm.estimate(self._plain())[0]
+            rate = arm.estimate()[0]
             if arm.plan.method.needs_draft:  # copies may have made most of the rate that is known, and come later
                 chain = self.guide.chain_rate(self.guide.calibration.agreement, self._stakes.ctx)
                 rate = min(rate, chain) if arm.is_known else chain
@@ -284,7 +287,7 @@ class Auto:
         if plan.can_shrink:
             plan = replace(plan, depth=min(plan.depth, _LEAST_DEEP + int(_DEEPER * self._longest)))
         plain = self._plain()
-        rate, error = arm.estimate(plain)
+        rate, error = arm.estimate()
         is_known = (arm.passes > 0 or self._is_tuned) and rate - error > 1
         self.guide.most_lost_ms = math.inf if is_known else max(self._loss_budget.balance, 0.0) * plain * 1e3
         if is_known or not plan.can_shrink or not plan.method.needs_draft:

@@ -104,6 +104,17 @@ def test_beside_a_card_that_large_passes_copy_weights_to(machine: Machine, exper
         assert share_of_plain(beside_a_card(), text(96, 0.85, seed), machine, 96) > 1.5
 
 
+@pytest.mark.parametrize("machine", [CARD, LARGER], ids=["3b", "7b"])
+def test_nor_does_a_prompt_that_was_too_short_to_copy_weights_keep_trees_small(machine: Machine) -> None:
+    for seed in range(3):
+        short, long = (
+            run(Auto(untried(PLANS), Guide(RunCosts(PassTimes(copies_from=32)))), text(300, 0.8, seed), machine, 256, n)
+            for n in (20, 100)
+        )
+        assert max(short.sizes) > 16
+        assert short.rate > 0.85 * long.rate
+
+
 def test_without_its_experts_a_mixture_would_lose_more() -> None:
     """The first tree would have 16 nodes, and read most experts."""
     machine = mixture(EXPERTS["32 of 4"], 40.0)
@@ -215,6 +226,17 @@ def test_a_second_run_begins_where_the_first_ended() -> None:
     assert done.rate > 0.95 * run(FixedPlan(PLANS[0], guide), of, STREAMED, 200, place=300).rate
 
 
+def test_what_earlier_runs_found_of_a_plan_is_not_forgotten_by_a_run_that_does_not_use_it() -> None:
+    known = [ExpectedPlan(OFF, 10.0, 0.0), ExpectedPlan(PLANS[0], 8.0, 0.5), ExpectedPlan(PLANS[2], 13.0, 0.5)]
+    plans = Auto(known, Guide(RunCosts.of(Q4_K_M.costs)))
+    done = run(plans, text(100, 0.4, 0, copied=0.9), Q4_K_M, 60)
+    assert done.share_of("draftless") == 1
+    rates = {expected.plan: expected for expected in plans.expected}
+    plain = rates[OFF].tokens_per_second
+    assert rates[PLANS[0]].tokens_per_second == pytest.approx(0.8 * plain)
+    assert rates[PLANS[0]].error == pytest.approx(0.05 * plain)
+
+
 def test_the_plan_that_is_surely_fast_is_held_first() -> None:
     assert tuned(STREAMED, (PLANS[0], 2.0), (CHAIN, 1.5)).held == PLANS[0]
     assert tuned(STREAMED, (PLANS[0], 1.5), (CHAIN, 2.0)).held == CHAIN
@@ -291,6 +313,40 @@ def test_reading_much_text_first_is_not_held_against_a_plan() -> None:
         plans.record(PassRecord(Draft(TokenTree.root_only(0)), Accepted([0], [0]), plain, plain, 0.0, 1, 64))
     plans.record(PassRecord(Draft(TokenTree.chain([0, 1])), Accepted([0, 1], [0, 0]), 20.0, plain, 19.0, 2, 64))
     assert plans.held == CHAIN
+
+
+def test_a_pass_whose_time_was_guessed_far_too_low_is_not_held_against_a_plan() -> None:
+    """The card copies weights through pageable memory, which takes four times as long as guessed."""
+    slow = replace(CARD, target=CARD.target | {32: 150.0, 64: 152.0, 128: 156.0})
+    for seed in range(3):
+        plans = Auto(untried(PLANS), Guide(RunCosts(PassTimes(copies_from=32))))
+        done = run(plans, text(300, 0.85, seed), slow, 256, 20)
+        assert sum(size >= 32 for size in done.sizes) in (1, 2), "it is tried once or twice"
+        assert done.share_of("merged") + done.share_of("adaptive") > 0.8
+        assert done.rate * slow.ms(1) / 1e3 > 1.15
+
+
+def test_passes_in_which_the_draft_was_only_looked_at_do_not_count_for_its_plan() -> None:
+    plans, plain = Auto(untried(PLANS), Guide(RunCosts(PassTimes(copies_from=32)))), CARD.ms(1) / 1e3
+    tree, accepted = TokenTree.root_only(0), Accepted([0], [0])
+    while not plans.plan().drafts:
+        plans.record(PassRecord(Draft(tree), accepted, plain, plain, 0.0, 1, 64))
+    for _ in range(7):
+        assert plans.held == PLANS[0]
+        plans.record(PassRecord(Draft(tree, (1,)), accepted, 1.1 * plain, plain, 0.1 * plain, 1, 64))
+
+
+def test_a_draft_is_tried_again_although_every_sixteenth_pass_has_a_guess_of_draft_sources() -> None:
+    """A chance at the sixteenth pass, and none if that had a guess, left a draft untried for a whole text."""
+    plans = tuned(STREAMED, (PLANS[0], 0.99), (PLANS[2], 1.1))
+    assert plans.held == PLANS[2]
+    plain = STREAMED.ms(1) / 1e3
+    for n in range(1, 40):
+        tree = TokenTree.chain([0, 1]) if n % 16 == 0 else TokenTree.root_only(0)
+        plans.record(PassRecord(Draft(tree), Accepted([0], [0]), plain, plain, 0.0, len(tree), 64))
+        if plans.held == PLANS[0]:
+            return
+    raise AssertionError("the draft was never tried")
 
 
 def test_it_says_what_it_follows() -> None:
