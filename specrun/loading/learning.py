@@ -107,20 +107,22 @@ class Learner:
         """Keep what the choosers of each temperature learned. If that is impossible the run goes on, with a notice."""
         self._kept_at = clock.now()
         try:
-            if any(auto.has_learned for auto in choosers.values()) and (learned := self._profile(choosers)):
+            if learned := self._profile({t: auto for t, auto in choosers.items() if auto.has_learned}):
                 profile_files.save(learned)
         except ProfileError as error:
             self.note(f"what this run learned is not kept: {error}")
 
     def _profile(self, choosers: Mapping[float, Auto]) -> Profile | None:
-        """What the runs taught, as a profile; None if they taught nothing, or not without a profile."""
-        if self.options.profile:
+        """What the runs taught, and earlier ones at other temperatures; None if nothing, or if they have a profile."""
+        guide = next((auto.guide for auto in choosers.values()), None)
+        if guide is None or self.options.profile:
             return None
-        # What earlier runs learned at a temperature that this run did not have goes on with the rest.
-        choosers = {t: auto for t, auto in choosers.items() if auto.has_learned or auto.guide.calibration.n_counted}
-        guide = next(auto.guide for auto in choosers.values())
-        learned = guide.costs
-        calibrations = {t: auto.guide.calibration.with_run() for t, auto in choosers.items()}
+        earlier, learned = self.earlier, guide.costs
+        acceptance = {known.temperature: known for known in earlier.acceptance} if earlier else {}
+        plans = {known.temperature: known for known in earlier.plans} if earlier else {}
+        for t, auto in choosers.items():
+            calibration = auto.guide.calibration.with_run()
+            acceptance[t], plans[t] = Acceptance(t, calibration, [], calibration.n_counted), _plan(t, auto)
         table = learned.draft.table(guide.plain_ms(0)) if self.options.draft else None
         return Profile(
             identity=self.identity,
@@ -129,8 +131,8 @@ class Learner:
             folders=self.options.folders,
             settings=self.settings,
             costs=CostModel(CostTable(learned.target.times), table),
-            acceptance=[Acceptance(t, of_run, [], of_run.n_counted) for t, of_run in calibrations.items()],
-            plans=[_plan(t, auto) for t, auto in choosers.items()],
+            acceptance=list(acceptance.values()),
+            plans=list(plans.values()),
             origin="learned",
         )
 

@@ -225,12 +225,10 @@ class Auto:
 
     def _reconsider(self) -> None:
         """Leave a plan that drafts if it loses, or if another is expected to be faster."""
-        passes = self._since_change
         rate, error = self._held.estimate()
         # An empty loss budget may be bad luck. Without measured times, what is expected says less than what was seen.
-        observed = self._held.observed
-        proven = rate if self._held.is_known else min(rate, observed)
-        is_slow = passes >= _LEAST_PASSES and rate + error < _LOSES
+        proven = rate if self._held.is_known else min(rate, self._held.observed)
+        is_slow = self._since_change >= _LEAST_PASSES and rate + error < _LOSES
         loses = (self._loss_budget.balance < 0 and proven < 1) or is_slow
         is_free = self._stakes.is_free(self._held)
         if loses and not is_free:
@@ -239,7 +237,7 @@ class Auto:
             rest = next((arm for arm in self._arms if arm.plan.method is without), self._off)
             self._loss_budget.end_plan(sources_go_on=rest is not self._off)
             self._change(rest)
-        elif passes >= _LEAST_PASSES:
+        elif self._since_change >= _LEAST_PASSES:
             others = [arm for arm in self._arms[1:] if arm is not self._held and self._stakes.may_win(arm)]
             best = max([self._held if is_free else self._off, *others], key=lambda arm: arm.estimate()[0])
             if best.estimate()[0] > rate + error:

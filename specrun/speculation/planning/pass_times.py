@@ -135,14 +135,12 @@ class PassTimes:
 
     @property
     def reach(self) -> int:
-        """Tokens of the largest pass that may be planned: a few times as many as the largest that was made had, and at
-        least as many as the smallest that copies weights.
-        """
+        """Tokens of the largest pass that may be planned: some times as many as any had, or the least that copy."""
         if self._experts:  # what larger passes take is known by the experts that they read
             return len(self._padded) - 1
         prompt = self._prompt[0] if self._prompt else 1
-        least = max(_LEAST_REACH, self._copies_from or 0)
-        return min(max(int(_REACH * max(prompt, *self._known, 1)), least), len(self._padded) - 1)
+        most = max(int(_REACH * max(prompt, *self._known, 1)), _LEAST_REACH, self._copies_from or 0)
+        return min(most, len(self._padded) - 1)
 
     def row(self, ctx: int) -> Milliseconds:
         """float64[largest + 1]: row[n] is the milliseconds of a pass over n tokens after `ctx` cached ones, where it
