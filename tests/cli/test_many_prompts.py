@@ -189,6 +189,32 @@ def test_a_line_without_an_id_is_told_from_one_whose_id_is_its_number(here: Spec
     assert out.read_text() == whole, "answers of lines that do not come stay"
     file.write_text('{"id": 2, "prompt": "a"}\n{"prompt": "x"}\n')
     here("generate", *few, "-o", out).assert_fails(USAGE, "an answer of line 2 already, to another prompt")
+    file.write_text('{"id": 2, "prompt": "a"}\n{"prompt": "b"\n{"prompt": "c"}\n')
+    result = here("generate", *few, "-o", out)
+    assert result.code == PROMPT_ERROR
+    assert "; the answer of line 2 stays" in result.stderr
+    assert out.read_text() == whole
+
+
+@pytest.mark.slow
+def test_answers_without_a_line_of_earlier_versions_are_taken_over(here: SpecrunHere, tmp_path: Path) -> None:
+    file, out = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    few = ("--jsonl", "--raw", "-n", "2", "-f", file, "-o", out)
+    file.write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    assert here("generate", *few).code == 0
+    new = out.read_text()
+    old = new.replace('"line": 1, ', "").replace('"line": 2, ', "")
+    out.write_text(old)
+    for _ in range(2):
+        result = here("generate", *few)
+        assert "already are left out" in result.stderr
+        assert out.read_text() == new, "each answer is there once, with its line"
+    out.write_text(old)
+    file.write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"id": 2, "prompt": "b"}\n')
+    assert here("generate", *few).code == 0
+    values = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(value["id"], value.get("line")) for value in values] == [(1, 1), (2, 2), (2, None)]
+    assert out.read_text().splitlines()[2] == old.splitlines()[1], "it may have been that of the line with this id"
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder in which nobody can make files")
