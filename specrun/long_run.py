@@ -98,16 +98,16 @@ class Run:
         return replace(self, span=(begin + i * width, begin + (i + 1) * width))
 
     def done(self, share: float) -> Run:
-        """The same run with this share of its work done, from 0 to 1, by which the end is expected.
+        """The same run with this share of its work done, from 0 to 1, by which the end is expected once enough is done.
 
-        The work and how long the rest takes are also told in a sentence that stays, as soon as enough of it is done.
+        The work and how long the rest takes are then also told in a sentence that stays.
         """
         share = self.span[0] + (self.span[1] - self.span[0]) * share
-        if share < _ENOUGH:
+        if share < self.told_from:
             return replace(self, share=share)
         took = clock.now() - self.begun
         seconds = took * (1 - share) / share
-        if share >= self.told_from and not self.shown.is_told:
+        if not self.shown.is_told:
             self.shown.is_told = True
             if seconds > _WORTH_SAYING:
                 known_by = f"as the first {share:.0%} took {duration_text(took)}"

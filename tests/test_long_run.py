@@ -72,9 +72,10 @@ def test_work_of_unlike_parts_is_told_when_the_rest_can_be_judged(clock: list[fl
     run = Run(shown.append, notes.append).work("two texts, twice each", told_from=0.5)
     clock[0] += 10
     run.done(0.25).show("first again")
-    assert (shown, notes) == (["first again · 25% · about 30 s left"], [])
+    assert (shown, notes) == (["first again · 25%"], [])
     clock[0] += 110
     run.done(0.5).show("second")
+    assert shown[1:] == ["second · 50% · about 2 min left"]
     assert notes == ["two texts, twice each: about 2 min more, as the first 50% took 2 min"]
 
 

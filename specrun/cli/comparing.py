@@ -180,10 +180,10 @@ def verify(
 
 
 def report(findings: Sequence[Finding]) -> RenderableType:
-    """A row for each finding about a text with drafts, and below them both texts around every divergence."""
+    """A row for each finding that `is_shown`, and below them both texts around every divergence."""
     right, optional = ("T", "tokens", "a pass"), ("tokens", "a pass")
     table = output.FittingTable("kind", "T", "plan", "tokens", "a pass", "result", "", right=right, optional=optional)
-    shown = [finding for finding in findings if finding.n_drafted or finding.divergence or finding.is_failure]
+    shown = [finding for finding in findings if finding.is_shown]
     for finding in shown:
         rate = finding.n_tokens / max(finding.n_passes, 1)
         figures = [f"{finding.temperature:g}", finding.plan, str(finding.n_tokens), f"{rate:.1f}"]

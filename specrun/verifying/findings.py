@@ -144,6 +144,11 @@ class Finding:
         """Whether the answer is not the target's."""
         return self.outcome in ("different", "other distribution")
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether it has a row. One that is the same and in which no pass drafted shows nothing."""
+        return self.n_drafted > 0 or self.divergence is not None or self.is_failure
+
     def as_json(self) -> dict[str, Any]:
         """The finding as `--json` prints it. A test over seeds compares no texts, so `identical` is null."""
         divergence, test = self.divergence, self.test
@@ -170,29 +175,26 @@ class Finding:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """The answer to "does it change the answers?", in a sentence or two."""
-    drafted = [finding for finding in findings if finding.n_drafted]
-    if not drafted:
+    """The answer to "does it change the answers?", in a sentence or two, and how many findings have no row."""
+    shown = [finding for finding in findings if finding.is_shown]
+    n_hidden = len(findings) - len(shown)
+    why = "no pass drafted: nothing was guessed, or it was not expected to pay."
+    if not shown:
         return (
-            "This shows nothing: no pass speculated, so all texts were written by plain decoding. Notes say why; "
+            f"This shows nothing, so there is no table. In {counted(n_hidden, 'result')} {why} With a draft model, "
             "--speculate tree drafts in every pass."
         )
+    rest = f" In {n_hidden} more, which the table leaves out, {why}" if n_hidden else ""
     failures = [finding for finding in findings if finding.is_failure]
-    n_failures = f"{len(failures)} of {len(findings)}"
+    n_failures = f"{len(failures)} of {len(shown)}"
     if failures and all(finding.is_lossy for finding in failures):
-        return f"Yes, by design: {failures[0].plan} changes the answers, here in {n_failures} tests."
+        return f"Yes, by design: {failures[0].plan} changes the answers, here in {n_failures} tests.{rest}"
     if failures:
-        return f"Yes: of {len(findings)} results {len(failures)} cannot be what the target alone writes."
-    compared = [finding for finding in drafted if not finding.test]
-    tests = [finding.test for finding in drafted if finding.test]
+        return f"Yes: of {len(shown)} results {len(failures)} cannot be what the target alone writes.{rest}"
+    compared = [finding for finding in shown if not finding.test]
+    tests = [finding.test for finding in shown if finding.test]
     answer = "No, apart from rounding" if any(finding.divergence for finding in compared) else "No"
     parts = [*([_about_texts(compared)] if compared else []), *([_about_tests(tests)] if tests else [])]
-    n_off = len(findings) - len(drafted)
-    rest = (
-        f" In {n_off} more, which the table leaves out, no pass drafted, because it was not expected to pay."
-        if n_off
-        else ""
-    )
     return f"{answer}: {'; '.join(parts)}.{rest}"
 
 

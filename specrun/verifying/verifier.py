@@ -70,7 +70,7 @@ class Verifier:
         n = len(pairs) * len(settings.temperatures)
         # Temperatures and plans take unlike times, and texts that part take more, so the first prompt has to be over.
         what = f"{counted(n, 'text')}, each written plainly and with speculation and compared"
-        run = self.run.work(what, told_from=1 / max(len(pairs), 2))
+        run = self.run.work(what, told_from=1 / len(pairs))
         for i, (prompt, tokens) in enumerate(pairs):
             self.model.engine.reset()  # once: all texts, and what compares them, begin with the prompt as read now
             for j, temperature in enumerate(settings.temperatures):

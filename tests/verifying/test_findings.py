@@ -32,10 +32,26 @@ def test_the_sentence_answers_the_question() -> None:
 
 
 def test_what_did_not_speculate_proves_nothing() -> None:
-    assert verdict([PLAIN, PLAIN]).startswith("This shows nothing")
-    assert verdict([SAME, PLAIN]).endswith(
-        "In 1 more, which the table leaves out, no pass drafted, because it was not expected to pay."
+    nothing = verdict([PLAIN, PLAIN])
+    assert nothing.startswith(
+        "This shows nothing, so there is no table. In 2 results no pass drafted: nothing was guessed"
     )
+
+
+def test_what_has_no_row_is_counted_whatever_the_answer_is() -> None:
+    """Without a draft no choice was made that could pay or not: the draft sources found nothing."""
+    why = "no pass drafted: nothing was guessed, or it was not expected to pay."
+    for shown in ([SAME], [SAME, TIE], [SAME, WRONG], [SAME, LOSSY], [SAME, TESTED]):
+        said = verdict([*shown, PLAIN, PLAIN])
+        assert said == f"{verdict(shown)} In 2 more, which the table leaves out, {why}"
+
+
+def test_what_differs_has_a_row_and_is_not_counted_as_left_out() -> None:
+    undrafted = [replace(one, n_drafted=0) for one in (TIE, WRONG, LOSSY)]
+    assert [one.is_shown for one in [*undrafted, PLAIN, SAME]] == [True, True, True, False, True]
+    assert verdict([WRONG, replace(WRONG, n_drafted=0)]).startswith("Yes: of 2 results 2 cannot")
+    assert verdict(undrafted[1:2]) == "Yes: of 1 results 1 cannot be what the target alone writes."
+    assert "left out" not in verdict([SAME, *undrafted[:1]])
 
 
 def test_the_error_says_where_and_what_to_do() -> None:

@@ -208,7 +208,7 @@ def test_how_long_it_takes_is_told_by_the_first_prompt_in_all_ways(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plain decoding, which comes first, may be the fastest; it was told from the first twentieth on."""
-    seconds, notes = [0.0], list[str]()
+    seconds, notes, shown = [0.0], list[str](), list[str]()
 
     def written(_self: Verifier, _prompt: list[int], _sampling: SamplingParameters, plans: PlanChooser) -> _Text:
         seconds[0] += 60 if plans.plan().drafts else 20
@@ -219,6 +219,10 @@ def test_how_long_it_takes_is_told_by_the_first_prompt_in_all_ways(
     list(Verifier(model, SETTINGS, Run(note=notes.append)).findings(PROMPTS))
     what = "4 texts, each written plainly and with speculation and compared"
     assert notes == [f"{what}: about 3 min more, as the first 50% took 3 min"]
+    list(Verifier(model, replace(SETTINGS, temperatures=(0.0,)), Run(shown.append, notes.append)).findings(PROMPTS[:1]))
+    assert len(notes) == 1, "one prompt tells nothing of a rest"
+    assert shown
+    assert not any("left" in text for text in shown)
 
 
 def test_ctrl_c_ends_it(model: Model) -> None:
