@@ -26,7 +26,7 @@ _BESIDE_A_MODEL = re.compile(
     r"|(?:^|/)mtp(?=[-._/])|[-._]mtp$",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"\d")  # of the size or the version, which every model's name has
+_NUMBER = re.compile(r"\d")  # of the size or the version, which nearly every model's name has
 _DIGEST = re.compile(r"[0-9a-f]{12,}")  # the name of a folder in a cache
 _PREFERRED = ("q4_k_m", "q8_0")  # tried in this order where the user names no quantization, as llama.cpp does
 _MAX_LISTED = 8  # file names in a message

@@ -78,7 +78,7 @@ def profiles_table(profiles: Sequence[Profile]) -> FittingTable:
         table.add_heading(target)
         for profile in group:
             plan = profile.plans[0]
-            rate, times = rate_text(plan.plain_tokens_per_second), ""
+            rate, times = rate_text(plan.plain_tokens_per_second), "plain"
             if profile.costs.draft:
                 rate = _range(plan, plan.plan, plan.predicted_tokens_per_second).replace(" to ", "-")
                 times = _ratio(plan).replace(" to ", "-") if plan.plan.depth else "off"

@@ -34,15 +34,19 @@ def test_the_list_has_a_line_for_each_profile_in_80_columns() -> None:
     texts = replace(expecting(ratio_range=(1.84, 3.3)), folders=("qwen-14b", "qwen-0.5b"), regime="in RAM")
     learned = replace(made(), target="Llama-3.3-70B-Q4_K_M.gguf", draft="Llama-3.2-1B-Instruct-Q8_0.gguf", regime="")
     off = replace(texts, plans=[texts.plans[1]], draft="Qwen2.5-0.5B-Q8_0.gguf")
+    alone = replace(texts, draft="", costs=replace(texts.costs, draft=None))
     console = LiteralConsole(force_terminal=True, color_system=None, width=80)
     with console.capture() as shown:
-        console.print(measurements.profiles_table([texts, replace(learned, origin="learned"), off]), soft_wrap=False)
+        console.print(
+            measurements.profiles_table([texts, replace(learned, origin="learned"), off, alone]), soft_wrap=False
+        )
     lines = [line.split() for line in shown.get().splitlines() if line.strip()]
     when = measurements.when(made()).split()
     assert lines[2:] == [
         ["qwen-14b/target.gguf"],
         ["qwen-0.5b/draft.gguf", *when, "in", "RAM", "18.4-33.0", "1.8-3.3"],
         ["Qwen2.5-0.5B-Q8_0.gguf", *when, "in", "RAM", "9.50-10.5", "off"],
+        ["none", *when, "in", "RAM", "10.0", "plain"],
         ["Llama-3.3-70B-Q4_K_M.gguf,", "learned", "while", "writing"],
         ["Llama-3.2-1B-Instruct-Q8_0.gguf", *when, "22.0-28.0", "2.50"],
         ["left", "out", "in", "this", "width:", "profile,", "plan"],
