@@ -118,11 +118,12 @@ class Learner:
         if guide is None or self.options.profile:
             return None
         earlier, learned = self.earlier, guide.costs
-        acceptance = {known.temperature: known for known in earlier.acceptance} if earlier else {}
-        plans = {known.temperature: known for known in earlier.plans} if earlier else {}
-        for t, auto in choosers.items():
-            calibration = auto.guide.calibration.with_run()
-            acceptance[t], plans[t] = Acceptance(t, calibration, [], calibration.n_counted), _plan(t, auto)
+        calibrations = {t: auto.guide.calibration.with_run() for t, auto in choosers.items()}
+        acceptance = [Acceptance(t, of_run, [], of_run.n_counted) for t, of_run in calibrations.items()]
+        plans = [_plan(t, auto) for t, auto in choosers.items()]
+        if earlier:
+            acceptance += [known for known in earlier.acceptance if known.temperature not in choosers]
+            plans += [known for known in earlier.plans if known.temperature not in choosers]
         table = learned.draft.table(guide.plain_ms(0)) if self.options.draft else None
         return Profile(
             identity=self.identity,
@@ -131,8 +132,8 @@ class Learner:
             folders=self.options.folders,
             settings=self.settings,
             costs=CostModel(CostTable(learned.target.times), table),
-            acceptance=list(acceptance.values()),
-            plans=list(plans.values()),
+            acceptance=acceptance,
+            plans=plans,
             origin="learned",
         )
 

@@ -90,11 +90,12 @@ class Arm:
 
     def lasting(self) -> tuple[float, float]:
         """The rate of all its passes and of earlier runs, for later runs, and its standard error. Recent passes alone
-        would tell of the end of a text, which often repeats itself.
+        would tell of the end of a text, which often repeats itself. A plan that was not used becomes less certain, so
+        that one day it is tried again.
         """
         n_tokens, time = self.whole
         if not time:
-            return self.rate, self.error
+            return self.prior()
         earlier = _EARLIER if self.is_known else 0.0
         return (n_tokens + earlier) / (time + earlier / self.rate), self.estimate()[1]
 

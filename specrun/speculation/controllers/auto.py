@@ -20,7 +20,6 @@ _KNOWN = 40  # counted nodes from which on drafts are as deep as is expected to 
 # of which few were seen, are believed too soon.
 _LEAST_DEEP, _DEEPER = 8, 2.0
 _LOSES = 0.985  # a plan is left if its rate, the error included, is below this
-_SURPRISE = 1.5  # a pass that takes so many times as long as expected tells of pass times only
 _LEAST_PASSES = 6  # passes of a plan before its rate alone decides that it is left
 # Plain passes after which their records are learned from, all at once, and another plan may be tried. After every
 # pass, when the processor's caches are full of weights, this code would take some hundredths of a millisecond.
@@ -174,11 +173,11 @@ class Auto:
         self._n_passes += 1
         knew_plain = self.guide.knows_plain
         is_catching_up = knew_plain and self._held.plan.method.needs_draft and self._stakes.n_unread >= BEHIND
-        expected = self.guide.costs.target.ms(record.n_target, record.ctx)
-        is_surprise = (record.seconds - record.draft_seconds) * 1e3 > _SURPRISE * expected
+        is_first_copy = self.guide.costs.target.is_first_copy(record.n_target)
         self.guide.learn(record, has_read=not is_catching_up)
         if knew_plain:
-            self._judge(record, tells=not (is_catching_up or is_surprise))
+            if not is_first_copy:  # which tells of pass times only
+                self._judge(record, is_catching_up)
         elif self.guide.knows_plain:
             self._expect()
             can_pay = self._stakes.can_pay(self._held.plan, self._loss_budget.balance)
@@ -195,15 +194,14 @@ class Auto:
         arms = (arm for arm in self._arms if arm.plan.can_shrink)
         return max(arms, key=lambda arm: arm.estimate()[0], default=self._off).plan
 
-    def _judge(self, record: PassRecord, tells: bool) -> None:
+    def _judge(self, record: PassRecord, is_catching_up: bool) -> None:
         """Count the pass, and change the plan if another is expected to be faster.
 
-        tells: whether it tells of the plan: not if the draft model had to read first, which is paid once, and not if it
-            took far longer than expected, as the plan will not have such a pass again.
+        is_catching_up: whether the draft model had to read before it drafted.
         """
         arm, plain = self._held, self._plain()
-        self._since_change += not self._is_looking
         if arm is self._off:
+            self._since_change += 1
             self.guide.rate = 1e-3 / plain
             self._stakes.n_unread += record.n_tokens
             self._go_on_plainly(record.seconds)
@@ -212,11 +210,14 @@ class Auto:
         won = record.n_tokens - record.seconds / plain
         self._longest = max(_AGING * self._longest, record.n_tokens)
         self.guide.follow(record)
-        if not tells:
+        if is_catching_up:  # reading is paid once, and tells nothing of the plan
             return
-        self._looks += self._is_looking
-        if not self._is_looking:
-            arm.record(record.n_tokens, record.seconds / plain, len(record.tree) > 1)
+        if self._is_looking:
+            self._looks += 1
+            self._loss_budget.book(won, arm.deviation())
+            return
+        self._since_change += 1
+        arm.record(record.n_tokens, record.seconds / plain, len(record.tree) > 1)
         self._loss_budget.book(won, arm.deviation())
         self._reconsider()
         if arm is self._held and len(record.tree) == 1 and not arm.plan.method.needs_draft:

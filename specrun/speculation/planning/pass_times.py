@@ -29,9 +29,9 @@ _FEW = 4  # passes of a size up to which its time is the mean of them
 _NODE_SHARE = 0.1  # a further token is first expected to add this share of a plain pass
 # The same below the sizes that copy weights to a GPU, of which a prompt tells nothing: 0.31 to 0.34 on an H200.
 _COMPUTED_SHARE = 0.3
-# Of a pass that copies weights, a plain one where none was made yet: 0.54 to 0.59 there (docs/benchmarks/gpu.md), 0.37
-# by arithmetic on an RTX 4090 (scripts/machines/tables.py).
-_PLAIN_SHARE = 0.4
+# Of a pass that copies weights, a plain one: 0.54 to 0.59 there (docs/benchmarks/gpu.md), 0.37 by arithmetic on an RTX
+# 4090 (scripts/machines/tables.py). Where one of the two was not made yet, it is guessed to take as little as this.
+_PLAIN_SHARE, _MOST_PLAIN_SHARE = 0.4, 0.6
 # Of passes that a CPU computes in the time of one over a single token: 8 cores, while they read weights from DDR4.
 _FEW_TOKENS = 8
 _FLATTER = 0.5  # beyond the largest known size, times rise by this share of the mean slope before it
@@ -68,8 +68,9 @@ class PassTimes:
     Sizes between known ones are interpolated, times below them fall in proportion, and times beyond them rise more
     slowly: pass times are concave, so all are more optimistic than the truth, a planner tries the size if it could pay,
     and the pass corrects it. Reading a prompt tells the time of a large pass at no cost. Where large passes copy
-    weights to a GPU, and smaller ones are computed where the weights lie, neither says anything of the other. One
-    factor for all sizes follows the machine's speed, which other programs, heat and the file cache change.
+    weights to a GPU, and smaller ones are computed where the weights lie, neither says anything of the other, but for a
+    first guess. One factor for all sizes follows the machine's speed, which other programs, heat and the file cache
+    change.
 
     A mixture's pass reads further experts for each token, and one over 8 tokens may take six times as long as one over
     a single token, so such optimism would cost much. Its times are those of the experts that are expected to be read,
@@ -162,6 +163,11 @@ class PassTimes:
         self._make_table()
         return float(self._table.row(ctx)[size]) * self._slowness * max(n / end, 1.0)
 
+    def is_first_copy(self, n: int) -> bool:
+        """Whether a pass over `n` tokens is the first that copies weights to a GPU, so that its time was a guess."""
+        made = max(*self._known, self._prompt[0] if self._prompt else 0, 0)
+        return self._copies_from is not None and n >= self._copies_from > made
+
     @property
     def times(self) -> list[PassTime]:
         """What is known, for a later run."""
@@ -214,7 +220,7 @@ class PassTimes:
             computed = {1: _PLAIN_SHARE * min(copied.values())}
         if computed and not copied and self._copies_from and self._known:  # the prompt was short
             least = min(computed)
-            copied = self._between([split], {least: computed[least] / _PLAIN_SHARE})
+            copied = self._between([split], {least: computed[least] / _MOST_PLAIN_SHARE})
         if computed and copied:
             # The times of passes that copy weights hardly depend on the tokens.
             sizes = [n for n in (split, *SIZES) if n >= split]

@@ -234,7 +234,7 @@ def test_what_earlier_runs_found_of_a_plan_is_not_forgotten_by_a_run_that_does_n
     rates = {expected.plan: expected for expected in plans.expected}
     plain = rates[OFF].tokens_per_second
     assert rates[PLANS[0]].tokens_per_second == pytest.approx(0.8 * plain)
-    assert rates[PLANS[0]].error == pytest.approx(0.05 * plain)
+    assert rates[PLANS[0]].error > 0.05 * plain, "so that one day it is tried again"
 
 
 def test_the_plan_that_is_surely_fast_is_held_first() -> None:
@@ -315,25 +315,40 @@ def test_reading_much_text_first_is_not_held_against_a_plan() -> None:
     assert plans.held == CHAIN
 
 
-def test_a_pass_whose_time_was_guessed_far_too_low_is_not_held_against_a_plan() -> None:
-    """The card copies weights through pageable memory, which takes four times as long as guessed."""
+def test_the_first_pass_that_copies_weights_is_held_against_no_plan() -> None:
+    """The card copies them through pageable memory, which takes four times as long as guessed."""
     slow = replace(CARD, target=CARD.target | {32: 150.0, 64: 152.0, 128: 156.0})
-    for seed in range(3):
+    rates = []
+    for seed in range(8):
         plans = Auto(untried(PLANS), Guide(RunCosts(PassTimes(copies_from=32))))
         done = run(plans, text(300, 0.85, seed), slow, 256, 20)
-        assert sum(size >= 32 for size in done.sizes) in (1, 2), "it is tried once or twice"
-        assert done.share_of("merged") + done.share_of("adaptive") > 0.8
-        assert done.rate * slow.ms(1) / 1e3 > 1.15
+        assert 1 <= sum(size >= 32 for size in done.sizes) <= 3, "once is enough to know, if it was not long ago"
+        rates.append(done.rate * slow.ms(1) / 1e3)
+    assert sum(rates) / len(rates) > 1.25
 
 
-def test_passes_in_which_the_draft_was_only_looked_at_do_not_count_for_its_plan() -> None:
+@pytest.mark.parametrize("level", [0.1, 0.3])
+def test_the_draft_is_not_left_while_it_is_only_looked_at(level: float) -> None:
+    """level: of a draft pass, in plain passes; five of the slower ones take more than may be lost at first."""
     plans, plain = Auto(untried(PLANS), Guide(RunCosts(PassTimes(copies_from=32)))), CARD.ms(1) / 1e3
+    plans.guide.costs.draft.record([1], CARD.ms(1), level * CARD.ms(1))
     tree, accepted = TokenTree.root_only(0), Accepted([0], [0])
     while not plans.plan().drafts:
         plans.record(PassRecord(Draft(tree), accepted, plain, plain, 0.0, 1, 64))
-    for _ in range(7):
+    for _ in range(5):
+        plans.record(PassRecord(Draft(tree, (1,)), accepted, (1 + level) * plain, plain, level * plain, 1, 64))
         assert plans.held == PLANS[0]
-        plans.record(PassRecord(Draft(tree, (1,)), accepted, 1.1 * plain, plain, 0.1 * plain, 1, 64))
+
+
+def test_a_plan_that_loses_by_passes_that_take_long_now_and_then_is_left() -> None:
+    """Another program, or a disk, makes every fourth pass take 2.5 times as long."""
+    plans, plain = tuned(STREAMED, (CHAIN, 1.3)), STREAMED.ms(1) / 1e3
+    for n in range(60):
+        slow = 2.5 if n % 4 == 3 else 1.0
+        tree = TokenTree.chain(list(range(5))) if plans.plan().drafts else TokenTree.root_only(0)
+        seconds = slow * plain * (1.05 if len(tree) > 1 else 1.0)
+        plans.record(PassRecord(Draft(tree), Accepted([0], [9]), seconds, seconds, 0.0, len(tree), 64))
+    assert plans.is_off
 
 
 def test_a_draft_is_tried_again_although_every_sixteenth_pass_has_a_guess_of_draft_sources() -> None:
