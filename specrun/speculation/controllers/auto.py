@@ -173,11 +173,9 @@ class Auto:
         self._n_passes += 1
         knew_plain = self.guide.knows_plain
         is_catching_up = knew_plain and self._held.plan.method.needs_draft and self._stakes.n_unread >= BEHIND
-        is_first_copy = self.guide.costs.target.is_first_copy(record.n_target)
         self.guide.learn(record, has_read=not is_catching_up)
         if knew_plain:
-            if not is_first_copy:  # which tells of pass times only
-                self._judge(record, is_catching_up)
+            self._judge(record, is_catching_up)
         elif self.guide.knows_plain:
             self._expect()
             can_pay = self._stakes.can_pay(self._held.plan, self._loss_budget.balance)

@@ -163,11 +163,6 @@ class PassTimes:
         self._make_table()
         return float(self._table.row(ctx)[size]) * self._slowness * max(n / end, 1.0)
 
-    def is_first_copy(self, n: int) -> bool:
-        """Whether a pass over `n` tokens is the first that copies weights to a GPU, so that its time was a guess."""
-        made = max(*self._known, self._prompt[0] if self._prompt else 0, 0)
-        return self._copies_from is not None and n >= self._copies_from > made
-
     @property
     def times(self) -> list[PassTime]:
         """What is known, for a later run."""

@@ -315,7 +315,7 @@ def test_reading_much_text_first_is_not_held_against_a_plan() -> None:
     assert plans.held == CHAIN
 
 
-def test_the_first_pass_that_copies_weights_is_held_against_no_plan() -> None:
+def test_a_card_that_copies_far_more_slowly_than_guessed_costs_little() -> None:
     """The card copies them through pageable memory, which takes four times as long as guessed."""
     slow = replace(CARD, target=CARD.target | {32: 150.0, 64: 152.0, 128: 156.0})
     rates = []

@@ -134,11 +134,8 @@ def test_before_any_pass_copied_weights_its_time_is_guessed_so_that_one_is_tried
     assert times.ms(24, 0) > times.ms(16, 0) > 70.0
     assert times.ms(32, 0) == times.ms(512, 0) == pytest.approx(19.0 / 0.6)
     assert [times.size(n) for n in (1, 2, 16)] == [1, 2, 32]
-    assert times.is_first_copy(32)
-    assert not times.is_first_copy(31)
     times.record(32, 64, 120.0)
     assert times.ms(32, 0) == times.ms(40, 0) == 120.0
-    assert not times.is_first_copy(40)
 
 
 def test_a_mixture_copies_the_experts_that_a_pass_uses() -> None:
