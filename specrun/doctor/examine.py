@@ -223,7 +223,8 @@ def facts_kept(surroundings: Mapping[str, Any]) -> list[Finding]:
     stale = []
     for profile in profiles:
         if changed := profile_files.changed_parts(profile.of, surroundings):
-            stale.append(f"{' with '.join(filter(None, profile.value['pair'].values()))} ({changed} changed since)")
+            pair = [profile.value["pair"][name] for name in ("target", "draft")]
+            stale.append(f"{' with '.join(filter(None, pair))} ({changed} changed since)")
     fitting = Finding("profiles", "ok", str(len(profiles) or "none; `specrun tune` makes one, which makes runs faster"))
     if stale:
         detail = f"{len(profiles) - len(stale)} of {len(profiles)} fit; not used any more: {_listed(stale)}"

@@ -513,7 +513,7 @@ def test_a_byte_order_mark_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe(monkeypatch, b"\xef\xbb\xbftext")
     assert read_text(None, []) == "text"
     pipe(monkeypatch, b'\xef\xbb\xbf{"prompt": "a"}\n')
-    assert list(read_lines(None, [])) == [PromptLine(1, "a", number=1)]
+    assert list(read_lines(None, [])) == [PromptLine(1, "a", number=1, has_id=False)]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b" \t\n \n"])
