@@ -140,7 +140,7 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
             output.note(
                 f"measuring {options.target.name} {pairs}, about "
                 f"{duration_text(len(drafts) * expected_seconds(effort))} after loading: llama.cpp's settings, passes "
-                "of every size, accepted tokens, and the best plans on other texts"
+                f"of every size{', and texts of several kinds' if options.draft else ''}"
             )
             tuned = tune_drafts(drafts, effort, temperatures, own, what.raw, run)
     except KeyboardInterrupt:

@@ -67,7 +67,8 @@ def learn(
     n_tokens: int,
     run: Run,
 ) -> Learned:
-    """Write a text at each temperature after each of the prompts, by the very learning that every run of `auto` does.
+    """Write a text at each temperature after each of the prompts, with the chances and times that every run of `auto`
+    learns, too. Here the adaptive plan is never left, as its rate is what is asked.
 
     A prompt is read once for all temperatures, because reading may take longer than writing.
 

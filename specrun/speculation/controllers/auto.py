@@ -89,7 +89,7 @@ class Auto:
 
     @property
     def gave_up(self) -> bool:
-        """Whether there is a draft model that is not used, because passes showed, and not too few, that it loses."""
+        """Whether there is a draft model that is not used, after enough passes of plans that draft to know what pays."""
         if not self._is_tuned and self._n_passes < _LEAST_LEARNED:
             return False
         uses_draft = self._held.plan.method.needs_draft

@@ -1,8 +1,7 @@
 """Cost tables: milliseconds of a pass over n tokens, measured and never fitted to a curve.
 
 Pass times are jagged, as kernels change with the size of the batch: a pass over 8 tokens may take less time than one
-over 6, and one over 65 twice as long as one over 64. Times between measured sizes are interpolated linearly, and the
-planner chooses among measured sizes only.
+over 6, and one over 65 twice as long as one over 64. Times between measured sizes are interpolated linearly.
 """
 
 from __future__ import annotations
