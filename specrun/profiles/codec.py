@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from cattrs import Converter
 
 VERSION = 4
-
 _DECIMALS = 6  # of numbers that are written
 
 

@@ -101,8 +101,7 @@ def learn(
         meter.add([*prompts[0][1], *texts[t][0].tokens], n_prompt - 1)
         calibration = guides[t].calibration.with_run()
         acceptance.append(Acceptance(t, calibration, meter.vector(), calibration.n_counted))
-    plans = [_tuned(texts[t], t, plan, off) for t in temperatures]
-    return Learned(plans, acceptance, costs.draft.table(plain_ms))
+    return Learned([_tuned(texts[t], t, plan, off) for t in temperatures], acceptance, costs.draft.table(plain_ms))
 
 
 def _tuned(texts: Sequence[_Text], temperature: float, plan: Plan, off: ExpectedPlan) -> TunedPlan:

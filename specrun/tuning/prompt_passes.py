@@ -57,9 +57,8 @@ def sizes_that_fit(options: RunOptions, settings: LlamaSettings, here: Here) -> 
 
     def fits(n: int) -> bool:
         other = placed(n)
-        is_alike = all(
-            getattr(usual, name) == getattr(other, name) for name in ("draft_in_vram", "regime", "can_repack")
-        )
+        names = ("draft_in_vram", "regime", "can_repack")
+        is_alike = all(getattr(usual, name) == getattr(other, name) for name in names)
         n_moved = usual.n_gpu_layers - other.n_gpu_layers + other.n_cpu_moe - usual.n_cpu_moe
         more = other.ram.used_bytes - usual.ram.used_bytes
         is_small = usual.regime != "streamed" or more <= _MOST_OF_RAM * usual.request.ram_bytes

@@ -198,8 +198,7 @@ def _try_settings(
         knows_attention=not (placement.n_gpu_layers or settings_trials.bits_count(options)),
         has_threshold=is_first and offload_threshold.is_open(),
     )
-    may_crash = placement.n_gpu_layers > 0
-    return settings_trials.choose(options, defaults, list(variations), texts.together(), run, may_crash)
+    return settings_trials.choose(options, defaults, [*variations], texts.together(), run, placement.n_gpu_layers > 0)
 
 
 def _choose_prompt_pass(
@@ -256,8 +255,7 @@ class TunedDraft:
     @property
     def rate(self) -> float:
         """Expected tokens per second, the geometric mean over the temperatures."""
-        plans = self.profile.plans
-        ratios = [plan.predicted_tokens_per_second / plan.plain_tokens_per_second for plan in plans]
+        ratios = [one.predicted_tokens_per_second / one.plain_tokens_per_second for one in self.profile.plans]
         return self.plain * geometric_mean(ratios)
 
 

@@ -90,12 +90,11 @@ class Arm:
 
     def lasting(self) -> tuple[float, float]:
         """The rate of all its passes and of earlier runs, for later runs, and its standard error. Recent passes alone
-        would tell of the end of a text, which often repeats itself. A plan that was not used becomes less certain, so
-        that one day it is tried again.
+        would tell of the end of a text, which often repeats itself.
         """
         n_tokens, time = self.whole
         if not time:
-            return self.prior()
+            return self.prior()  # it becomes less certain, so that one day it is tried again
         earlier = _EARLIER if self.is_known else 0.0
         return (n_tokens + earlier) / (time + earlier / self.rate), self.estimate()[1]
 

@@ -89,11 +89,11 @@ class Auto:
 
     @property
     def gave_up(self) -> bool:
-        """Whether there is a draft model that is not used, after enough passes of plans that draft to know what pays."""
+        """Whether there is a draft model that is not used, after passes enough to know what pays."""
         if not self._is_tuned and self._n_passes < _LEAST_LEARNED:
             return False
-        uses_draft = self._held.plan.method.needs_draft
-        return self._is_tried() and not uses_draft and any(arm.plan.method.needs_draft for arm in self._arms)
+        is_unused = not self._held.plan.method.needs_draft and any(arm.plan.method.needs_draft for arm in self._arms)
+        return is_unused and self._is_tried()
 
     @property
     def source(self) -> str:

@@ -49,13 +49,10 @@ class Stakes:
         """
         needs_draft = arm.plan.method.needs_draft
         reading = _READING * self.n_unread * self.level() if needs_draft else 0.0
-        if arm.is_known:
-            return sum(arm.prior()) >= 1 + reading / _WORTH_READING
-        # What earlier runs learned rests on other texts.
-        plain_ms = self._guide.plain_ms(self.ctx)
-        best = self._guide.chain_rate(_USUAL_CHANCE, self.ctx) if needs_draft else sum(arm.prior())
-        cost = reading / _PAID_BACK if needs_draft else _SOURCES_MS / plain_ms
-        return best >= 1 + cost
+        if needs_draft and not arm.is_known:
+            return self._guide.chain_rate(_USUAL_CHANCE, self.ctx) >= 1 + reading / _PAID_BACK
+        cost = reading / _WORTH_READING if arm.is_known else _SOURCES_MS / self._guide.plain_ms(self.ctx)
+        return sum(arm.prior()) >= 1 + cost
 
     def can_pay(self, plan: Plan, balance: float) -> bool:
         """Whether the loss budget pays for a few draft passes and the smallest tree of the plan."""
@@ -106,6 +103,4 @@ class LossBudget:
 
     def end_plan(self, sources_go_on: bool) -> None:
         """A plan that does not win is left. sources_go_on: whether its draft sources go on alone."""
-        self.balance = min(self.balance, 0.0)
-        if sources_go_on:
-            self.balance = max(self.balance, _SOURCES_STAKE)
+        self.balance = _SOURCES_STAKE if sources_go_on else min(self.balance, 0.0)

@@ -68,9 +68,8 @@ class PassTimes:
     Sizes between known ones are interpolated, times below them fall in proportion, and times beyond them rise more
     slowly: pass times are concave, so all are more optimistic than the truth, a planner tries the size if it could pay,
     and the pass corrects it. Reading a prompt tells the time of a large pass at no cost. Where large passes copy
-    weights to a GPU, and smaller ones are computed where the weights lie, neither says anything of the other, but for a
-    first guess. One factor for all sizes follows the machine's speed, which other programs, heat and the file cache
-    change.
+    weights to a GPU, and smaller ones are computed where the weights lie, neither says more of the other than a guess.
+    One factor for all sizes follows the machine's speed, which other programs, heat and the file cache change.
 
     A mixture's pass reads further experts for each token, and one over 8 tokens may take six times as long as one over
     a single token, so such optimism would cost much. Its times are those of the experts that are expected to be read,
@@ -139,9 +138,8 @@ class PassTimes:
         """Tokens of the largest pass that may be planned: some times as many as any had, or the least that copy."""
         if self._experts:  # what larger passes take is known by the experts that they read
             return len(self._padded) - 1
-        prompt = self._prompt[0] if self._prompt else 1
-        most = max(int(_REACH * max(prompt, *self._known, 1)), _LEAST_REACH, self._copies_from or 0)
-        return min(most, len(self._padded) - 1)
+        largest = max(self._prompt[0] if self._prompt else 1, *self._known, 1)
+        return min(max(int(_REACH * largest), _LEAST_REACH, self._copies_from or 0), len(self._padded) - 1)
 
     def row(self, ctx: int) -> Milliseconds:
         """float64[largest + 1]: row[n] is the milliseconds of a pass over n tokens after `ctx` cached ones, where it
