@@ -39,6 +39,11 @@ def texts(output: str) -> list[tuple[Any, Any, Any]]:
     return [(value["id"], value.get("token_ids"), value.get("error")) for value in values]
 
 
+def places(output: str) -> list[tuple[Any, Any]]:
+    """By what each object says whose answer it is: its `id`, and its `line` if it has one."""
+    return [(value["id"], value.get("line")) for value in map(json.loads, output.splitlines())]
+
+
 @pytest.fixture
 def expected(here: SpecrunHere, tmp_path: Path) -> list[tuple[Any, Any, Any]]:
     result = here("generate", *OPTIONS, "--parallel", "1", "-f", lines(tmp_path))
@@ -152,8 +157,7 @@ def test_a_wrong_line_without_an_id_takes_no_other_line_s_place(here: SpecrunHer
     file.write_text('{"id": 2, "prompt": "a"}\n{"prompt": "b"\n{"id": 4, "prompt": "c"}\n[]\n')
     for _ in range(2):
         assert here("generate", *few).code == PROMPT_ERROR
-        values = [json.loads(line) for line in out.read_text().splitlines()]
-        assert [(value["id"], value.get("line")) for value in values] == [(2, None), (2, 2), (4, None), (4, 4)]
+        assert places(out.read_text()) == [(2, None), (2, 2), (4, None), (4, 4)]
     file.write_text(
         '{"id": 2, "prompt": "a"}\n{"prompt": "b", "id": "b"}\n{"id": 4, "prompt": "c"}\n{"prompt": "d", "id": 1}\n'
     )
@@ -171,17 +175,12 @@ def test_a_line_without_an_id_is_told_from_one_whose_id_is_its_number(here: Spec
     file, out = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     few = ("--jsonl", "--raw", "-n", "2", "-f", file)
     file.write_text('{"id": 2, "prompt": "a"}\n{"prompt": "b"}\n{"prompt": "c"}\n')
-    places = [(2, None), (2, 2), (3, 3)]
-
-    def written(text: str) -> list[tuple[Any, Any]]:
-        values = [json.loads(line) for line in text.splitlines()]
-        return [(value["id"], value.get("line")) for value in values]
-
-    assert written(here("generate", *few).stdout) == places
+    wanted = [(2, None), (2, 2), (3, 3)]
+    assert places(here("generate", *few).stdout) == wanted
     for _ in range(2):
         result = here("generate", *few, "-o", out)
         assert result.code == 0, result
-        assert written(out.read_text()) == places
+        assert places(out.read_text()) == wanted
     assert "already are left out" in result.stderr
     whole = out.read_text()
     file.write_text('{"id": 2, "prompt": "a"}\n')
@@ -212,8 +211,7 @@ def test_answers_without_a_line_of_earlier_versions_are_taken_over(here: Specrun
     out.write_text(old)
     file.write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"id": 2, "prompt": "b"}\n')
     assert here("generate", *few).code == 0
-    values = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(value["id"], value.get("line")) for value in values] == [(1, 1), (2, 2), (2, None)]
+    assert places(out.read_text()) == [(1, 1), (2, 2), (2, None)]
     assert out.read_text().splitlines()[2] == old.splitlines()[1], "it may have been that of the line with this id"
 
 
