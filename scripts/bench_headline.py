@@ -9,9 +9,10 @@ The real pair is that of scripts/real_pair.py, which writes English and Python; 
 (docs/widening.md), and continues code. At each place (all weights in RAM; streamed, under a memory cap of half the
 file) the pair is tuned, once for each --work folder. Then these run in turn on
 the same prompts: llama.cpp's plain decoding, its draft decoding with all lengths and p-min, specrun without a profile,
-specrun with it, and llama.cpp's plain decoding and its best setting once more. Ratios are to llama.cpp's plain
-decoding, of which the mean of both runs counts, as it does of its best setting. --rows keeps what was measured in a
-file with their plans and forecasts: a later call replaces the rows that it measures again, and prints all.
+specrun with it, and the same once more in the other order, of llama.cpp's settings only the best. Means of both runs
+count, so a machine that becomes slower or faster meanwhile changes no ratio. Ratios are to llama.cpp's plain decoding.
+--rows keeps what was measured in a file with their plans and forecasts: a later call replaces the rows that it measures
+again, and prints all.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -131,31 +133,30 @@ class Bench:
         plain = [one for one in swept if one["tool"] == "llama-completion"]
         chains = sorted((one for one in swept if one not in plain), key=lambda one: -one["tokens_per_second"])
         with tempfile.TemporaryDirectory(dir=self.work) as empty:
-            untuned = self._bench(Path(empty), "auto", sampling)
-        own = self._bench(self.tuned, self.methods, sampling)
+            runs = [(Path(empty), "auto"), (self.tuned, self.methods)]
+            there = [self._bench(*run, sampling) for run in runs]
+            back = [self._bench(*run, sampling) for run in reversed(runs)]
         length, p_min = tools.length_and_p_min(chains[0]["settings"].split())
-        again = self._peers(p_min, length, sampling)
-        plain += [one for one in again if one["tool"] == "llama-completion"]
-        same = [chains[0], *(one for one in again if one not in plain)]
+        last = self._peers(p_min, length, sampling)
+        plain += [one for one in last if one["tool"] == "llama-completion"]
+        same = [chains[0], *(one for one in last if one not in plain)]
 
         def row(name: str, plan: str, found: Sequence[dict[str, Any]]) -> Row:
-            rate = sum(one["tokens_per_second"] for one in found) / len(found)
-            predicted = found[0].get("predicted_tokens_per_second") or 0.0
-            described = found[0].get("plan", plan)
-            return Row(
-                self.weights, self.place, temperature, name, described, rate, found[0]["tokens_per_pass"], predicted,
-                self.pair,
-            )  # fmt: skip
+            def mean(figure: str) -> float:
+                return statistics.mean(one.get(figure) or 0.0 for one in found)
+
+            rate, per_pass = mean("tokens_per_second"), mean("tokens_per_pass")
+            predicted, described = mean("predicted_tokens_per_second"), found[0].get("plan", plan)
+            return Row(self.weights, self.place, temperature, name, described, rate, per_pass, predicted, self.pair)
 
         yield row("llama.cpp, plain", "off", plain)
         default = [one for one in chains if tools.length_and_p_min(one["settings"].split()) == DEFAULT]
         if default:
             yield row("llama.cpp, default chain", "chain of 3", default)
         yield row("llama.cpp, best of the sweep", f"chain of at most {length}, p-min {p_min}", same)
-        for one in untuned:
-            yield row(f"specrun untuned, {one['method']}", one["method"], [one])
-        for one in own:
-            yield row(f"specrun tuned, {one['method']}", one["method"], [one])
+        for state, once, again in zip(("untuned", "tuned"), there, reversed(back), strict=True):
+            for one, other in zip(once, again, strict=True):
+                yield row(f"specrun {state}, {one['method']}", one["method"], [one, other])
 
     def _peers(self, p_min: str, lengths: str, sampling: Sequence[str]) -> list[dict[str, Any]]:
         command = [
