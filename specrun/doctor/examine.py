@@ -19,6 +19,7 @@ import psutil
 import specrun
 from specrun import kept_facts, locations
 from specrun.catalog import cache
+from specrun.catalog.file_names import telling_name
 from specrun.catalog.hub import address, cache_dir, is_offline
 from specrun.catalog.hub.client import ask_whether_there
 from specrun.decoding import prompt_folder
@@ -223,8 +224,10 @@ def facts_kept(surroundings: Mapping[str, Any]) -> list[Finding]:
     stale = []
     for profile in profiles:
         if changed := profile_files.changed_parts(profile.of, surroundings):
-            pair = [profile.value["pair"][name] for name in ("target", "draft")]
-            stale.append(f"{' with '.join(filter(None, pair))} ({changed} changed since)")
+            pair = profile.value["pair"]
+            files, folders = [pair["target"], pair["draft"]], pair.get("folders", ("", ""))
+            names = [telling_name(file, folder) for file, folder in zip(files, folders, strict=True) if file]
+            stale.append(f"{' with '.join(names)} ({changed} changed since)")
     fitting = Finding("profiles", "ok", str(len(profiles) or "none; `specrun tune` makes one, which makes runs faster"))
     if stale:
         detail = f"{len(profiles) - len(stale)} of {len(profiles)} fit; not used any more: {_listed(stale)}"

@@ -205,11 +205,13 @@ def test_profiles_that_fit_are_counted_and_stale_ones_named() -> None:
     assert examine.facts_kept(now)[0].detail.startswith("none")
     profile_files.save(made("a"))
     assert examine.facts_kept(now)[0].detail == "1"
-    old = made("b", target="old.gguf", identity={"files": ["t", "d"], "llama.cpp": "0", "memory": 2})
+    before = {"files": ["t", "d"], "llama.cpp": "0", "memory": 2}
+    old = made("b", target="old.gguf", folders=("llama-70b", ""), identity=before)
     profile_files.save(old)
     finding, _ = examine.facts_kept(now)
     assert finding.status == "warn"
-    assert "1 of 2 fit; not used any more: old.gguf with draft.gguf (llama.cpp, RAM changed since)" in finding.detail
+    stale = "llama-70b/old.gguf with draft.gguf (llama.cpp, RAM changed since)"
+    assert f"1 of 2 fit; not used any more: {stale}" in finding.detail
 
 
 def test_all_kinds_of_facts_are_listed_and_what_cannot_be_read_is_named() -> None:
