@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -123,7 +123,6 @@ class AnswersFile:
             raise UsageError(f"{path} is no regular file; name another --output")
         path = Path(os.path.realpath(path))  # by whatever name, it has one lock
         self._path, self._known = path, known
-        self._ids = {line.name for line in known if line.has_id}
         self._run: str | None = None
         self._kept: dict[str, _Kept] = {}  # by `PromptLine.name`
         self._seen: dict[str, int] = {}  # ids that came in this run, and the number of their lines
@@ -209,8 +208,6 @@ class AnswersFile:
         kept = self._kept.get(name)
         made_from = self._made_from(line)
         if kept is None or kept.is_failed:
-            kept = self._without_line(line, made_from)
-        if kept is None:
             return False
         is_same = kept.made_from[:1] == made_from[:1]
         if self._run is None and is_same:
@@ -224,19 +221,6 @@ class AnswersFile:
             output.note(f"lines whose answers are in {self._path} already are left out")
         kept.number = number
         return True
-
-    def _without_line(self, line: PromptLine, made_from: list[str]) -> _Kept | None:
-        """The answer of a line without an id, if it was written when such answers had no `line` yet. It gets one.
-
-        None where its number is, or may still come as, another line's own id.
-        """
-        number = json.dumps(line.number)
-        old = self._kept.get(number)
-        if line.has_id or not self._known or number in self._ids or old is None or old.made_from != made_from:
-            return None
-        data = json_text(line.place | parse_json(old.line)).encode() + b"\n"
-        self._kept[line.name] = replace(self._kept.pop(number), line=data, has_id=False)
-        return self._kept[line.name]
 
     def ended(self, texts: str, _n_cut: int) -> str:
         """As `Printed.ended`; those that are not whole are not in the file."""

@@ -195,26 +195,6 @@ def test_a_line_without_an_id_is_told_from_one_whose_id_is_its_number(here: Spec
     assert out.read_text() == whole
 
 
-@pytest.mark.slow
-def test_answers_without_a_line_of_earlier_versions_are_taken_over(here: SpecrunHere, tmp_path: Path) -> None:
-    file, out = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
-    few = ("--jsonl", "--raw", "-n", "2", "-f", file, "-o", out)
-    file.write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
-    assert here("generate", *few).code == 0
-    new = out.read_text()
-    old = new.replace('"line": 1, ', "").replace('"line": 2, ', "")
-    out.write_text(old)
-    for _ in range(2):
-        result = here("generate", *few)
-        assert "already are left out" in result.stderr
-        assert out.read_text() == new, "each answer is there once, with its line"
-    out.write_text(old)
-    file.write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"id": 2, "prompt": "b"}\n')
-    assert here("generate", *few).code == 0
-    assert places(out.read_text()) == [(1, 1), (2, 2), (2, None)]
-    assert out.read_text().splitlines()[2] == old.splitlines()[1], "it may have been that of the line with this id"
-
-
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder in which nobody can make files")
 def test_a_file_that_cannot_be_made_is_not_called_another_s(here: SpecrunHere, tmp_path: Path) -> None:
     few = ("--jsonl", "--raw", "-n", "2", "-f", lines(tmp_path, 1))
