@@ -172,8 +172,6 @@ def _tuned(place: Place) -> Ended:
         place.run(*_LEARN)
         (learned,) = place.data.glob("profiles/learned/*.json")
         value = json.loads(learned.read_text())["value"] | {"origin": "tuned"}
-        for acceptance in value["acceptance"]:
-            acceptance["positional"] = [0.5]
         (place.work / "tuned.json").write_text(json.dumps(value))
     if not list(place.data.glob("profiles/*.json")):
         place.run("tune", "--import", place.work / "tuned.json")

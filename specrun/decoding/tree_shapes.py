@@ -40,7 +40,7 @@ def by_profile(plan: Plan, profile: Profile, temperature: float, is_open: bool) 
         return next((followed.follows(plan.method) for followed in run if followed.method.is_adaptive), plan)
     if not _lacks_shape(plan) or not profile.acceptance:
         return plan
-    vector = profile.acceptance_at(temperature).positional
+    vector = profile.acceptance_at(temperature).calibration.by_rank
     if is_open:
         costs = profile.costs
         shape = sequoia.choose(vector, costs, _CTX, costs.target.largest, sequoia.MAX_DEPTH)
@@ -57,7 +57,7 @@ def shaped(engine: Engine, profile: Profile | None, plans: Sequence[Plan], tempe
     if not any(map(_lacks_shape, plans)):
         return list(plans)
     if profile and profile.acceptance:
-        vector = profile.acceptance_at(temperature).positional
+        vector = profile.acceptance_at(temperature).calibration.by_rank
     else:
         vector = _measured(engine, temperature)
     leaves = engine.target.max_leaves

@@ -118,8 +118,7 @@ class Learner:
         if guide is None or self.options.profile:
             return None
         earlier, learned = self.earlier, guide.costs
-        calibrations = {t: auto.guide.calibration.with_run() for t, auto in choosers.items()}
-        acceptance = [Acceptance(t, of_run, [], of_run.n_counted) for t, of_run in calibrations.items()]
+        acceptance = [Acceptance(t, auto.guide.calibration.with_run()) for t, auto in choosers.items()]
         plans = [_plan(t, auto) for t, auto in choosers.items()]
         if earlier:
             acceptance += [known for known in earlier.acceptance if known.temperature not in choosers]

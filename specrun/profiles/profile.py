@@ -36,8 +36,6 @@ class Acceptance:
 
     temperature: float
     calibration: Calibration
-    positional: list[float]  # p_k: the chance that the k-th candidate is accepted, none before it, by sample and match
-    positions: int  # positions of the texts that the calibration counts
 
 
 @dataclass(frozen=True)

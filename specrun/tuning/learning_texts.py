@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from specrun import clock
 from specrun.decoding.generation import Generation, Request
 from specrun.decoding.passes import write_alone
-from specrun.decoding.tree_shapes import PositionalMeter
 from specrun.loading.model import Model
 from specrun.long_run import Run
 from specrun.profiles.profile import Acceptance, TunedPlan
@@ -95,12 +94,7 @@ def learn(
             # What the texts before have taught is where this one begins, as a run after `specrun tune` does.
             guides[t] = Guide(costs, guides[t].calibration.with_run(), guides[t].rate)
             texts[t].append(_write(model, FixedPlan(plan, guides[t]), prompt, t, i, n_tokens, stage, kind))
-    acceptance = []
-    for t in temperatures:
-        meter = PositionalMeter(model.engine, SamplingParameters(temperature=t))
-        meter.add([*prompts[0][1], *texts[t][0].tokens], n_prompt - 1)
-        calibration = guides[t].calibration.with_run()
-        acceptance.append(Acceptance(t, calibration, meter.vector(), calibration.n_counted))
+    acceptance = [Acceptance(t, guides[t].calibration.with_run()) for t in temperatures]
     return Learned([_tuned(texts[t], t, plan, off) for t in temperatures], acceptance, costs.draft.table(plain_ms))
 
 

@@ -165,7 +165,7 @@ def _conclusion(profile: Profile) -> list[Text]:
             said = ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in kinds)
             lines.append(Text(f"by kind of text: {said} times plain decoding"))
         if profile.origin == "tuned" and profile.acceptance and profile.costs.draft:
-            agreement = profile.acceptance_at(plan.temperature).positional[0]
+            agreement = profile.acceptance_at(plan.temperature).calibration.agreement
             guide, ctx = profile.guide(plan.temperature), profile.costs.target.times[0].ctx
             enough = next((share for share in range(1, 100) if guide.chain_rate(share / 100, ctx) >= _TWICE), None)
             needed = f"for twice the speed a chain needs {enough} %"

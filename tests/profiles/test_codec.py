@@ -50,12 +50,13 @@ def test_a_profile_that_was_saved_before_loses_nothing() -> None:
 
 def test_what_is_no_longer_known_is_left_out() -> None:
     """Plans said whether to draft during the target's passes, and profiles how streamed weights were read, how much
-    passes differed, and what specrun's own work took apart from them.
+    passes differed, what specrun's own work took apart from them, and acceptance by rank beside the counts.
     """
     ring = {"n_slots": 3, "n_readers": 4, "request_bytes": 2**20}
     before = saved() | {"ring": ring, "tried_rings": [{"ring": ring, "ms": {"1": 9.5}}]}
     before["tables"]["overhead"] = {"step": 0.3, "level": 1.0, "node": 0.1}
     before["tables"]["target"][0]["spread"] = 0.5
+    before["acceptance"][0] |= {"positional": [0.5, 0.2], "positions": 30}
     for plan in (before["plan"], *before["plans"]):
         for one in (plan, *plan["expected"]):
             one["overlap"] = True
@@ -75,7 +76,8 @@ def test_values_have_types() -> None:
     assert profile.tried[0].ms[16] == saved()["tried"][0]["ms"]["16"]
     assert profile.costs.draft is not None
     assert profile.costs.draft.ms(1, 64) == saved()["tables"]["draft"][0]["ms"]
-    assert profile.acceptance_at(0.0).positions == saved()["acceptance"][1]["positions"]
+    counts = saved()["acceptance"][1]["calibration"]["seen"]
+    assert profile.acceptance_at(0.0).calibration.counts[0].tolist() == counts
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_values_have_types() -> None:
         (["exact_sizes"], {"least": float("inf")}),
         (["exact_sizes"], {"least": 3, "multiple": 2}),
         (["acceptance", 0, "calibration", "seen"], [1.0]),
-        (["acceptance", 0, "positions"], DELETED),
+        (["acceptance", 0, "calibration"], DELETED),
         (["plans", 0, "method"], "magic"),
         (["plans", 0, "budget"], 10**6),
         (["plans", 0, "expected", 1, "children"], [5, 0]),

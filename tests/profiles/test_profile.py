@@ -59,7 +59,7 @@ def made(name: str = "", **changes: object) -> Profile:
             CostTable([PassTime(1, 64, 100.0), PassTime(32, 64, 150.0)]),
             CostTable([PassTime(1, 64, 2.0)]),
         ),
-        acceptance=[Acceptance(t, calibration, [0.6, 0.2], 100) for t in (0.0, 0.8)],
+        acceptance=[Acceptance(t, calibration) for t in (0.0, 0.8)],
         plans=[
             TunedPlan(
                 0.0,

@@ -110,8 +110,8 @@ def test_plans_and_acceptance_are_those_of_texts_at_each_temperature(
         assert all(one.error > 0 for one in plan.expected)
         assert plan.plain_tokens_per_second == pytest.approx(20, rel=0.1)
         assert plan.predicted_tokens_per_pass > 1.5
-        assert 0.3 < acceptance.positional[0] <= 1
-        assert acceptance.positions > 0
+        assert 0.3 < acceptance.calibration.agreement <= 1
+        assert acceptance.calibration.n_counted > 0
 
 
 @pytest.mark.slow
@@ -181,6 +181,6 @@ def test_a_target_whose_passes_check_one_path_is_tuned_over_chains(
     assert tuned.learned
     assert tuned.learned.draft
     for plan, acceptance in zip(tuned.learned.plans, tuned.learned.acceptance, strict=True):
-        assert acceptance.positional[0] > 0.3
+        assert acceptance.calibration.agreement > 0.3
         assert {one.plan.method for one in plan.expected} == {MERGED, OFF}
         assert plan.predicted_tokens_per_pass > 1.5

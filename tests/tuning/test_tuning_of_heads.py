@@ -58,9 +58,9 @@ def test_texts_are_written_with_it_and_tell_how_often_it_is_right(pair: tuple[Pa
         costs = RunCosts.of(COSTS)
         found = learn(model, plan, costs, (0.0, 0.8), prompts, 24, Run())
         for tuned, acceptance in zip(found.plans, found.acceptance, strict=True):
-            assert acceptance.positional[0] > 0.2
+            assert acceptance.calibration.agreement > 0.2
             assert tuned.predicted_tokens_per_pass > 1
-            assert acceptance.positions > 0
+            assert acceptance.calibration.n_counted > 0
 
 
 @pytest.mark.slow

@@ -120,6 +120,19 @@ class Calibration:
         return float((right + _USUAL * _USUAL_NODES) / (first + _USUAL_NODES))
 
     @property
+    def by_rank(self) -> list[float]:
+        """p_k: the chance that the k-th child of a node is accepted, and none before it (Sequoia, arXiv 2402.12374).
+
+        The first is the agreement. What is left goes to the others as below the roots, whose children are all counted;
+        where few were, each has half the chance of the one before.
+        """
+        seen, accepted = (self.counts + self._run)[:, 0].sum(axis=2)
+        taken = (accepted / np.bincount(_RANK_BUCKET))[_RANK_BUCKET][1:]
+        few, halves = (1 - _USUAL) * _USUAL_NODES, 0.5 ** np.arange(1, MAX_RANK)
+        others = (1 - self.agreement) * (taken + few * halves) / (seen[0] - accepted[0] + few)
+        return [round(float(p), 4) for p in (self.agreement, *others)]
+
+    @property
     def n_counted(self) -> int:
         """Number of nodes whose children were counted, in texts and while generating."""
         return int((self.counts + self._run)[0, :, 0].sum())

@@ -87,3 +87,17 @@ def test_a_calibration_of_the_same_counts_keeps_the_counts_from_texts_and_not_th
     assert Calibration(calibration.counts).chances(2, CHILDREN) == pytest.approx(before)
     with pytest.raises(ValueError, match="shape"):
         Calibration(np.ones(1))
+
+
+def test_acceptance_by_rank_is_that_of_all_first_choices_and_of_other_children_below_roots() -> None:
+    unknown = Calibration().by_rank
+    assert unknown[:3] == [0.7, 0.15, 0.075]
+    calibration = Calibration()
+    for i in range(1000):
+        calibration.count(1, CHILDREN, 0 if i % 10 < 6 else 1 if i % 10 < 9 else None)
+        calibration.count(2, CHILDREN[:1], 0)  # deeper nodes have only the children that were worth a place
+    by_rank = calibration.by_rank
+    assert by_rank[:2] == pytest.approx([0.8, 0.2 * 0.75], abs=0.01)
+    assert by_rank[2] < 0.002
+    assert sum(by_rank) <= 1
+    assert calibration.with_run().by_rank == by_rank
