@@ -8,11 +8,11 @@ The real pair is that of scripts/real_pair.py, which writes English and Python; 
 `specrun bench` through its chat template. The embedded pair is the embedded target, widened to a billion parameters
 (docs/widening.md), and continues code. At each place (all weights in RAM; streamed, under a memory cap of half the
 file) the pair is tuned, once for each --work folder. Then these run in turn on
-the same prompts: llama.cpp's plain decoding, its draft decoding with all lengths and p-min, specrun without a profile,
-specrun with it, and the same once more in the other order, of llama.cpp's settings only the best. Means of both runs
-count, so a machine that becomes slower or faster meanwhile changes no ratio. Ratios are to llama.cpp's plain decoding.
---rows keeps what was measured in a file with their plans and forecasts: a later call replaces the rows that it measures
-again, and prints all.
+the same prompts: llama.cpp's plain decoding, its draft decoding with all lengths and p-min, then twice specrun
+without a profile and with it, and llama.cpp's plain decoding and its best setting once more. Means of both runs count,
+and ratios are to llama.cpp's plain decoding. llama.cpp's tool counts what its last pass writes beyond a text's end,
+specrun does not, so short texts are in favour of llama.cpp. --rows keeps what was measured in a file with their plans
+and forecasts: a later call replaces the rows that it measures again, and prints all.
 """
 
 from __future__ import annotations
@@ -134,8 +134,7 @@ class Bench:
         chains = sorted((one for one in swept if one not in plain), key=lambda one: -one["tokens_per_second"])
         with tempfile.TemporaryDirectory(dir=self.work) as empty:
             runs = [(Path(empty), "auto"), (self.tuned, self.methods)]
-            there = [self._bench(*run, sampling) for run in runs]
-            back = [self._bench(*run, sampling) for run in reversed(runs)]
+            once, again = ([self._bench(*run, sampling) for run in runs] for _ in range(2))
         length, p_min = tools.length_and_p_min(chains[0]["settings"].split())
         last = self._peers(p_min, length, sampling)
         plain += [one for one in last if one["tool"] == "llama-completion"]
@@ -154,9 +153,10 @@ class Bench:
         if default:
             yield row("llama.cpp, default chain", "chain of 3", default)
         yield row("llama.cpp, best of the sweep", f"chain of at most {length}, p-min {p_min}", same)
-        for state, once, again in zip(("untuned", "tuned"), there, reversed(back), strict=True):
-            for one, other in zip(once, again, strict=True):
-                yield row(f"specrun {state}, {one['method']}", one["method"], [one, other])
+        for state, *both in zip(("untuned", "tuned"), once, again, strict=True):
+            for found in zip(*both, strict=True):
+                method = found[0]["method"]
+                yield row(f"specrun {state}, {method}", method, found)
 
     def _peers(self, p_min: str, lengths: str, sampling: Sequence[str]) -> list[dict[str, Any]]:
         command = [

@@ -122,7 +122,11 @@ def run() -> int:
         if error.errno == errno.EIO and interrupts.is_ending():  # the terminal is gone, as SIGHUP says
             return INTERRUPTED_EXIT_CODE
         why, code = error.strerror or str(error), 1
-        _say_why(SpecrunError(f"{error.filename}: {why}" if error.filename else why))
+        if error.filename:
+            why = f"{error.filename}: {why}"
+        elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+            why = f"stdout cannot be written: {why}; free some room, or send it elsewhere"
+        _say_why(SpecrunError(why))
     except (ImportError, MemoryError):
         raise
     except Exception as error:

@@ -38,7 +38,7 @@ _PAIRS_OF_ONE = "`specrun models pairs TARGET` lists the drafts of a model of `s
 
 @app.callback()
 def models(context: typer.Context) -> None:
-    """List, fetch, check and remove models."""
+    """List, pull, check and remove models."""
     if context.invoked_subcommand is None:
         print(context.get_help())
         raise typer.Exit(2)
@@ -235,8 +235,9 @@ def list_pairs(
             output.note(f"best known for {entry.alias}: {best}")
     if not any(pair.difference is None for pair in pairs):
         way = resolve.way_to_draft(target) if target else _PAIRS_OF_ONE
+        one = f"none of the drafts of the catalog and of `specrun models list` fits {target}"
         none = "no model here drafts for another" if targets else "no models on this machine yet"
-        output.note("; ".join(filter(None, (f"no draft fits {target}" if target else none, way))))
+        output.note("; ".join(filter(None, (one if target else none, way))))
     if not pairs:
         return
     table = output.FittingTable("target", "draft", "fits", "")
@@ -323,7 +324,7 @@ def _make(path: Path, name: str | None, how: DraftOptions) -> int:
             run = Run(progress, output.note, interrupted)
             result = make.make_draft(path, type_names, shares, how.file, usual, run)
         except KeyboardInterrupt:
-            output.note("interrupted; no draft was made, and the draft used before is still used")
+            output.note("interrupted; no draft was made, and nothing else has changed")
             return INTERRUPTED_EXIT_CODE
     if how.json:
         output.write_json(result.as_json())

@@ -75,8 +75,8 @@ class Statistics:
 
     @property
     def tokens_per_pass(self) -> float:
-        """Mean accepted length."""
-        return self.completion_tokens / self.passes if self.passes else 0.0
+        """Mean accepted length, at least 1: the token that ends an answer is counted as well."""
+        return 1 + self.drafted_accepted / self.passes if self.passes else 0.0
 
     @property
     def drafted_accepted(self) -> int:

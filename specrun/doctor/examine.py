@@ -23,7 +23,7 @@ from specrun.catalog.file_names import telling_name
 from specrun.catalog.hub import address, cache_dir, is_offline
 from specrun.catalog.hub.client import ask_whether_there
 from specrun.decoding import prompt_folder
-from specrun.display_text import size_text
+from specrun.display_text import counted, size_text
 from specrun.doctor import Finding, installation, loading_fix
 from specrun.errors import HubError, LlamaError
 from specrun.hardware.cpu import LoadWatch, OtherLoad, allowed_cores, cpu_features, read_flags, read_quota, usable_cores
@@ -149,7 +149,8 @@ def other_load(load: OtherLoad, wanted: int) -> Finding:
     if free == wanted and load.cores < load.n_cores - 0.5:
         return Finding("other load", "ok", detail)
     threads = "1 thread of llama.cpp waits" if wanted == 1 else f"{wanted} threads of llama.cpp wait for each other"
-    fix = "end them" + (f", or give `--threads {free}`, as most runs do by themselves" if free < wanted else "")
+    # With --threads a profile of `specrun tune` would be one of other options.
+    fix = "end them" + (f"; until then most runs compute with {counted(free, 'thread')}" if free < wanted else "")
     return Finding("other load", "warn", f"{detail}, so that {threads}", fix)
 
 

@@ -136,8 +136,7 @@ def why_outdated(identity: Mapping[str, Any], with_learned: bool = False) -> str
             if profile.origin == "tuned":
                 or_else = f", and --ctx-size {before} uses that profile" if changed == _NAMES["context"] else ""
                 return f"this pair was tuned before, but {changed} changed since; {tune} measures again{or_else}"
-            differed = f"{changed} differed (`specrun tune --list`)"
-            return f"runs have learned this pair, but {differed}; {tune} measures it"
+            return f"runs have learned this pair, but {changed} differed (`specrun tune --list`); {tune} measures it"
     return None
 
 

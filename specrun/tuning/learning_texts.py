@@ -51,7 +51,6 @@ class _Text:
     """
 
     kind: str
-    tokens: list[int]
     n_timed: int
     n_passes: int
     ratio: float
@@ -146,5 +145,4 @@ def _write(
     timed = records[_UNTIMED:] or records
     n_timed = sum(one.n_tokens for one in timed)
     plainly = n_timed * statistics.mean(plans.guide.plain_ms(one.ctx) for one in timed) / 1e3
-    tokens = [token for one in records for token in one.accepted.tokens]
-    return _Text(kind, tokens, n_timed, len(timed), plainly / sum(one.seconds for one in timed))
+    return _Text(kind, n_timed, len(timed), plainly / sum(one.seconds for one in timed))

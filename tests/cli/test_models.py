@@ -230,12 +230,12 @@ def test_pairs_of_the_embedded_target_and_of_one_with_a_draft_that_was_made(
     ]
     result = here("models", "pairs", "embedded")
     assert "draft (recommended)" in result.stdout
-    assert "no draft fits" not in result.stderr
-    assert "no draft fits" in here("models", "pairs", script).stderr
+    assert "none of the drafts" not in result.stderr
+    assert "none of the drafts" in here("models", "pairs", script).stderr
     made.register(script, made.MadeDraft(random_model, "q2_k"))
     result = here("models", "pairs", script)
     assert str(random_model) in json.loads(here("models", "pairs", script, "--json").stdout)[0]["draft"]
-    assert "no draft fits" not in result.stderr
+    assert "none of the drafts" not in result.stderr
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ def test_threads_beside_others(busy: float, n_cores: int, wanted: int, free: int
     assert load.threads_beside(wanted) == free
     finding = examine.other_load(load, wanted)
     assert finding.status == ("ok" if free == wanted else "warn")
-    assert (f"--threads {free}" in finding.fix) == (free < wanted)
+    assert (f"compute with {free} thread" in finding.fix) == (free < wanted)
     assert "make (12)" in finding.detail
 
 
