@@ -100,7 +100,7 @@ def picture(found: list[Group], theme: str) -> str:
             text(8, top + BAR * 3, sampling, faint, 11)
             y += GROUP_GAP
     what = (
-        "1.8 billion parameters, 2 CPU cores (AMD EPYC, Zen 4), the same prompts for all; docs/benchmarks/headline.md"
+        "1.8 billion parameters, 2 CPU cores (AMD EPYC), the same prompts for all; docs/benchmarks/headline.md"
     )
     text(8, y + 10, what, faint, 11)
     height = y + 22
