@@ -123,7 +123,7 @@ class Calibration:
     def by_rank(self) -> list[float]:
         """p_k: the chance that the k-th child of a node is accepted, and none before it (Sequoia, arXiv 2402.12374).
 
-        The first is the agreement; the others divide what is left as below roots, whose candidates adaptive trees count.
+        The first is the agreement; the others divide what is left as below roots, which adaptive trees count whole.
         """
         seen, accepted = (self.counts + self._run)[:, 0].sum(axis=2)
         taken = (accepted / np.bincount(_RANK_BUCKET))[_RANK_BUCKET][1:]
