@@ -99,9 +99,7 @@ def picture(found: list[Group], theme: str) -> str:
             sampling = f"T={group.temperature:g}" if group.temperature else "greedy"
             text(8, top + BAR * 3, sampling, faint, 11)
             y += GROUP_GAP
-    what = (
-        "1.8 billion parameters, 2 CPU cores (AMD EPYC), the same prompts for all; docs/benchmarks/headline.md"
-    )
+    what = "1.8 billion parameters, 2 CPU cores (AMD EPYC), the same prompts for all; docs/benchmarks/headline.md"
     text(8, y + 10, what, faint, 11)
     height = y + 22
     label = "Speeds of llama.cpp and specrun"
