@@ -132,9 +132,7 @@ class Bench:
         swept = self._peers("0,0.75", self.lengths or LENGTHS[self.place], sampling)
         plain = [one for one in swept if one["tool"] == "llama-completion"]
         chains = sorted((one for one in swept if one not in plain), key=lambda one: -one["tokens_per_second"])
-        with tempfile.TemporaryDirectory(dir=self.work) as empty:
-            runs = [(Path(empty), "auto"), (self.tuned, self.methods)]
-            once, again = ([self._bench(*run, sampling) for run in runs] for _ in range(2))
+        once, again = (self._both(sampling) for _ in range(2))
         length, p_min = tools.length_and_p_min(chains[0]["settings"].split())
         last = self._peers(p_min, length, sampling)
         plain += [one for one in last if one["tool"] == "llama-completion"]
@@ -168,6 +166,12 @@ class Bench:
         ]  # fmt: skip
         found: list[dict[str, Any]] = json.loads(self._run(command, os.environ))
         return found
+
+    def _both(self, sampling: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The rows of specrun without anything kept, and with its profile."""
+        with tempfile.TemporaryDirectory(dir=self.work) as empty:
+            untuned = self._bench(Path(empty), "auto", sampling)
+        return untuned, self._bench(self.tuned, self.methods, sampling)
 
     def _bench(self, data: Path, methods: str, sampling: Sequence[str]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(

@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from specrun.errors import SpecrunError, UsageError, words_of
+from specrun.errors import SpecrunError, UsageError, disk_errors, words_of
 from specrun.locations import json_text, parse_json, read_bytes, whole_file
 from specrun.views import output
 
@@ -263,5 +263,6 @@ class AnswersFile:
         kept = [one for one in self._kept.values() if one.has_id or not one.is_failed or one.number != _LAST]
         ordered = b"".join(one.line for one in sorted(kept, key=lambda one: one.number))
         if ordered != read_bytes(self._path, SpecrunError):
-            with whole_file(self._path) as file:
+            later = "put into the order of its lines; it has all answers, and the same command tries again"
+            with disk_errors(later, self._path), whole_file(self._path) as file:
                 file.write(ordered)

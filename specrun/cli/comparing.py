@@ -63,7 +63,7 @@ def bench(*, models: ModelOptions, what: BenchOptions, sampling: BenchSampling, 
 
     The best chain and the best tree are chosen on the first prompt of each kind, which is also the warm-up, and all
     rows are measured on the others, in turn. The KV caches are emptied before each. All rows write the same tokens. A
-    ratio is the median of those to plain decoding in the same turn, and so need not be that of the rates.
+    ratio is the median of those to plain decoding in the same turn, and may differ from that of the median rates.
 
         specrun bench --target qwen-14b
         specrun bench --target qwen-14b --kinds code --methods tree,auto

@@ -75,8 +75,8 @@ class Statistics:
 
     @property
     def tokens_per_pass(self) -> float:
-        """Mean accepted length, at least 1: the token that ends an answer is counted as well."""
-        return 1 + self.drafted_accepted / self.passes if self.passes else 0.0
+        """Mean accepted length: 1 in plain decoding, as the token that ends an answer is counted; 0 without a pass."""
+        return (self.passes + self.drafted_accepted) / max(self.passes, 1)
 
     @property
     def drafted_accepted(self) -> int:

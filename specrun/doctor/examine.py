@@ -149,7 +149,7 @@ def other_load(load: OtherLoad, wanted: int) -> Finding:
     if free == wanted and load.cores < load.n_cores - 0.5:
         return Finding("other load", "ok", detail)
     threads = "1 thread of llama.cpp waits" if wanted == 1 else f"{wanted} threads of llama.cpp wait for each other"
-    # With --threads a profile of `specrun tune` would be one of other options.
+    # `--threads` is not advised: a run with it does not follow the profile of `specrun tune`.
     fix = "end them" + (f"; until then most runs compute with {counted(free, 'thread')}" if free < wanted else "")
     return Finding("other load", "warn", f"{detail}, so that {threads}", fix)
 

@@ -224,7 +224,11 @@ async def metrics(service: Service, _request: Request) -> Response:
     numbers += [
         ("prompt_tokens_cached_total", t.prompt_tokens_cached, "Tokens of prompts that were in the cache."),
         ("shared_passes_total", t.shared_passes, "Target passes that several answers shared."),
-        ("tokens_per_pass", 1 + t.sums["drafted_accepted"] / max(t.sums["passes"], 1), "Mean accepted length."),
+        (
+            "tokens_per_pass",
+            (t.sums["passes"] + t.sums["drafted_accepted"]) / max(t.sums["passes"], 1),
+            "Mean accepted length.",
+        ),
         ("requests_processing", queue.n_running, "Requests that are being answered."),
         ("requests_waiting", queue.n_waiting, "Requests that wait."),
         ("requests_refused_total", queue.n_refused, "Requests refused because too many waited."),

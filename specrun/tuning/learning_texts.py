@@ -30,7 +30,7 @@ _LEAST_ERROR = 0.03  # relative error of a rate at least: the machine's speed va
 # Standard deviation of the logarithm of the rate from text to text before any was written, and texts that this counts
 # as; and how many standard deviations from the mean nine of ten texts are at most, by the normal distribution.
 _SPREAD, _SPREAD_TEXTS, _NINE_OF_TEN = 0.2, 4, 1.65
-# Texts that begin with what these have taught are so many times as fast: 1.1 to 1.5 (docs/benchmarks/tune.md).
+# Texts that begin with what these have taught are so many times as fast: 1.2 to 1.5 (docs/benchmarks/tune.md).
 _TAUGHT = 1.2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -148,6 +149,29 @@ def test_a_line_that_fails_takes_no_answer_away(here: SpecrunHere, tmp_path: Pat
     assert result.code == PROMPT_ERROR
     assert "empty prompt; the answer with this id stays" in result.stderr
     assert out.read_text() == before
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_when_answers_are_put_in_order_is_not_called_stdout(
+    here: SpecrunHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file, out = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    few = ("--jsonl", "--raw", "-n", "2", "-f", file, "-o", out)
+    file.write_text('{"id": "a", "prompt": "a"}\n')
+    assert here("generate", *few).code == 0
+    file.write_text('{"id": "b", "prompt": "b"}\n{"id": "a", "prompt": "a"}\n')
+    with monkeypatch.context() as patch:
+        patch.setattr("specrun.cli.answers.whole_file", full)
+        result = here("generate", *few)
+    assert result.code == 1
+    why = "cannot be put into the order of its lines: No space left on device; it has all answers"
+    assert f"{out} {why}" in result.stderr
+    assert places(out.read_text()) == [("a", None), ("b", None)]
+    assert here("generate", *few).code == 0
+    assert places(out.read_text()) == [("b", None), ("a", None)]
 
 
 @pytest.mark.slow

@@ -76,7 +76,9 @@ def test_an_end_of_generation_token_ends_it_and_is_left_out(tmp_path: Path) -> N
             assert [model.token_bytes(token) for token in written.tokens] == script
             assert written.finish == "stop"
             statistics = written.statistics
-            assert statistics.tokens_per_pass == (len(script) + 1) / statistics.passes, "1 in plain decoding"
+            assert statistics.tokens_per_pass == (len(script) + 1) / statistics.passes, (
+                "the token that ends it is counted"
+            )
             assert model.is_end_of_generation(e.target.tokens[-1])
 
 

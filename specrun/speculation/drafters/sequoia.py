@@ -3,8 +3,8 @@
 Sequoia (arXiv 2402.12374) assumes that p_k, the chance that a node's k-th candidate is accepted, is the same at every
 node. A node is then accepted with the product of p along its path, and the expected tokens are the sum over all nodes.
 
-This vector p, the positional acceptance of sample and match, is the mean over the positions of a text of expected
-values over the noise there (docs/methods.md#sequoia).
+This vector p, the positional acceptance of sample and match, follows from what a profile has counted; without one it is
+the mean over the positions of a text of expected values over the noise there (docs/methods.md#sequoia).
 """
 
 from __future__ import annotations

@@ -101,3 +101,12 @@ def test_acceptance_by_rank_is_that_of_all_first_choices_and_of_other_children_b
     assert by_rank[2] < 0.002
     assert sum(by_rank) <= 1
     assert calibration.with_run().by_rank == by_rank
+
+
+def test_ranks_that_are_counted_together_share_their_acceptance() -> None:
+    calibration = Calibration()
+    for _ in range(1000):
+        calibration.count(1, np.full(16, 1 / 16), 5)
+    by_rank = calibration.by_rank
+    assert by_rank[4:8] == pytest.approx([(1 - by_rank[0]) / 4] * 4, rel=0.02)
+    assert max(by_rank[8:]) < 0.001
