@@ -96,6 +96,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees or changes the user's profiles, settings, models or environment."""
+    _isolate(monkeypatch, tmp_path)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _isolated_fixtures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nor does a fixture of a module or of all tests, which is made before `isolated` of the first of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        _isolate(patch, tmp_path_factory.mktemp("shared"))
+        yield
+
+
+def _isolate(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Keep to this folder what specrun and the hub's client keep."""
     for name in (
         "SPECRUN_TARGET",
         "SPECRUN_DRAFT",
@@ -105,15 +118,15 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "COLUMNS",
         "PYTHONUNBUFFERED",
     ):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("SPECRUN_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setenv("SPECRUN_CONFIG_DIR", str(tmp_path / "config"))
-    monkeypatch.setenv("SPECRUN_CACHE_DIR", str(tmp_path / "cache"))
-    _set_home(monkeypatch, tmp_path / "home")
-    _set_hub(monkeypatch, "http://127.0.0.1:9", tmp_path / "huggingface")  # where nobody listens
-    monkeypatch.setenv("TERM", "xterm-256color")
+        patch.delenv(name, raising=False)
+    patch.setenv("SPECRUN_DATA_DIR", str(folder / "data"))
+    patch.setenv("SPECRUN_CONFIG_DIR", str(folder / "config"))
+    patch.setenv("SPECRUN_CACHE_DIR", str(folder / "cache"))
+    _set_home(patch, folder / "home")
+    _set_hub(patch, "http://127.0.0.1:9", folder / "huggingface")  # where nobody listens
+    patch.setenv("TERM", "xterm-256color")
     # A test does not answer when prompt_toolkit asks the terminal where its cursor is.
-    monkeypatch.setenv("PROMPT_TOOLKIT_NO_CPR", "1")
+    patch.setenv("PROMPT_TOOLKIT_NO_CPR", "1")
 
 
 def _set_home(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
