@@ -49,7 +49,7 @@ def profile_from_json(value: Any) -> Profile:
             return profile
     except Exception as error:  # a foreign file may fail in any constructor
         raise ProfileError("not a profile of `specrun tune`") from error
-    raise ProfileError(f"a profile of version {version}, not {VERSION}; run `specrun tune` again")
+    raise ProfileError(f"a profile of version {version}, not {VERSION}")
 
 
 @cache

@@ -61,12 +61,13 @@ def load(path: Path) -> Profile:
     """The profile in a file of the user's. Raises ProfileError if it cannot be read or is not a profile."""
     with disk_errors("read", path, ProfileError):
         text = path.read_bytes()
+    value = None  # which is no profile, as what is no JSON
+    with suppress(ValueError):
+        value = parse_json(text)
     try:
-        return profile_from_json(parse_json(text))
-    except ValueError as error:
-        raise ProfileError(f"{path} is not a profile of `specrun tune`") from error
+        return profile_from_json(value)
     except ProfileError as error:
-        raise ProfileError(f"{path}: {error}") from error
+        raise ProfileError(f"{path}: {error}; `specrun tune --export FILE` writes one") from error
 
 
 def find(identity: Mapping[str, Any], note: Callable[[str], None], origin: Origin = "tuned") -> Profile | None:

@@ -296,5 +296,6 @@ def test_a_folder_that_cannot_be_written_is_found_before_measuring(here: Specrun
 
 def test_a_file_that_is_no_profile_is_refused(here: SpecrunHere, tmp_path: Path) -> None:
     file = tmp_path / "x.json"
-    file.write_text("{}")
-    here("tune", "--import", file).assert_fails(9, "not a profile")
+    for text in ("{}", "a text", '{"version": 1}'):
+        file.write_text(text)
+        here("tune", "--import", file).assert_fails(9, f"{file}: ", "a profile", "; `specrun tune --export FILE` writes")
