@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from specrun.errors import UsageError
@@ -29,6 +30,9 @@ def read_grammar(grammar: str | None, json_schema: str | None) -> str | None:
         return None
     text = str(grammar or json_schema)
     if not _is_text(text):
+        if not os.path.exists(text):  # noqa: PTH110 - pathlib's raises for what is too long for a name
+            form = 'GBNF, such as: root ::= "yes" | "no"' if grammar else 'a JSON schema, such as {"type": "object"}'
+            raise UsageError(f"{'--grammar' if grammar else '--json-schema'}: {text} is neither a file nor {form}")
         text = decode(read_bytes(Path(text), UsageError, most=_MOST_BYTES), text, UsageError)
     if grammar:
         return text

@@ -98,9 +98,17 @@ def test_a_value_can_be_the_text_itself(here: SpecrunHere) -> None:
     here("generate", "x", "--grammar", "root ::= [z-a]").assert_fails(USAGE_ERROR, "--grammar: ", "range z-a")
 
 
+def test_a_text_of_another_form_is_not_looked_for_as_a_file_alone(here: SpecrunHere) -> None:
+    for text in ("root = x", "root = " + 300 * "x"):  # which no name of a file is as long as
+        result = here("generate", "x", "--grammar", text)
+        result.assert_fails(USAGE_ERROR, f"{text} is neither a file nor GBNF, such as: root ::= ")
+    result = here("generate", "x", "--json-schema", '"type": "string"')
+    result.assert_fails(USAGE_ERROR, "neither a file nor a JSON schema, such as {")
+
+
 @pytest.mark.parametrize("option", ["--grammar", "--json-schema"])
 def test_files_that_cannot_be_read(here: SpecrunHere, tmp_path: Path, option: str) -> None:
-    here("generate", "x", option, tmp_path / "none").assert_fails(USAGE_ERROR, "none cannot be read", "check the path")
+    here("generate", "x", option, tmp_path / "none").assert_fails(USAGE_ERROR, f"{option}: ", "none is neither a file")
     here("generate", "x", option, tmp_path).assert_fails(USAGE_ERROR, "cannot be read")
     file = tmp_path / "latin"
     file.write_bytes(b"root \xe9")
