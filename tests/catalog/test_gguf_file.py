@@ -137,7 +137,11 @@ def test_a_folder_is_answered_with_what_is_in_it(tmp_path: Path, random_model: P
     with pytest.raises(ModelFileError, match=r"another format; .*convert_hf_to_gguf"):
         GgufFile.read(tmp_path)
     shutil.copy(random_model, tmp_path / "a.gguf")
-    with pytest.raises(ModelFileError, match=r"such as .*a\.gguf"):
+    (tmp_path / "mmproj.gguf").write_bytes(10_000_000 * b"x")
+    with pytest.raises(ModelFileError, match=r"such as .*a\.gguf$"):
+        GgufFile.read(tmp_path)
+    (tmp_path / "target.gguf").write_bytes(1_000_000 * b"x")
+    with pytest.raises(ModelFileError, match=r"such as .*target\.gguf \(there are also a\.gguf\)$"):
         GgufFile.read(tmp_path)
 
 
