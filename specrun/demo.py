@@ -229,15 +229,15 @@ def _write(names: Sequence[str], run: Run) -> None:
     models = {_path(name): WiderModel(*WIDENED[name], _TYPE) for name in names}
     total, free = sum(model.n_bytes for model in models.values()), shutil.disk_usage(folder()).free
     parameters = models[_path(names[0])].n_parameters / 1e9
+    if free < total + _SPARE:
+        raise SpecrunError(
+            f"{folder()} has {size_text(free)} free, and the pair takes {size_text(total)} and leaves "
+            f"{size_text(_SPARE)} for others; make room, or set SPECRUN_CACHE_DIR to another disk"
+        )
     run.note(
         f"making a pair of {parameters:.2g} billion parameters in {folder()}: {size_text(total)}, "
         f"of {size_text(free)} that are free; `specrun demo --remove` deletes it"
     )
-    if free < total + _SPARE:
-        raise SpecrunError(
-            f"{folder()} has {size_text(free)} free and the pair needs {size_text(total + _SPARE)}; make room, or set "
-            "SPECRUN_CACHE_DIR to another disk"
-        )
     started, done = time.perf_counter(), 0
 
     def progress(n_bytes: int) -> None:

@@ -298,4 +298,4 @@ def test_a_file_that_is_no_profile_is_refused(here: SpecrunHere, tmp_path: Path)
     file = tmp_path / "x.json"
     for text in ("{}", "a text", '{"version": 1}'):
         file.write_text(text)
-        here("tune", "--import", file).assert_fails(9, f"{file}: ", "a profile", "; `specrun tune --export FILE` writes")
+        here("tune", "--import", file).assert_fails(9, f"{file}: ", "a profile", "; `specrun tune --export FILE`")
