@@ -151,7 +151,7 @@ def test_what_runs_learned_is_shown_and_forgotten_whatever_the_number_of_threads
     both = [("a", options), ("b", replace(options, draft=None))]
     tune._use_saved(both, tune.ProfileOptions(show=True), tune.TuneOptions())
     assert "a: this was learned with another number of threads" in capsys.readouterr().err
-    with pytest.raises(UsageError, match=r"learned this pair, but --ctx-size, options differed \(`specrun tune -"):
+    with pytest.raises(UsageError, match=r"learned this pair, but --ctx-size, --threads \(1, now not given\) differed"):
         used(replace(options, ctx_size=256), show=True)
     profile_files.save(
         replace(learned, identity=Learner(options, LlamaSettings(), print).identity, settings=LlamaSettings())

@@ -190,6 +190,26 @@ def test_what_has_changed_since_is_named() -> None:
     assert storage.why_outdated({"files": ["t", "other"], "llama.cpp": "1", "memory": 4}) is None
 
 
+def test_options_that_differ_are_named_with_both_values() -> None:
+    settings = LlamaSettings(threads=2, gpu_layers=-1, repack=True)
+    before = RunOptions(embedded.TARGET, embedded.DRAFT, (OFF.plan(),), settings=settings)
+    storage.save(made(identity=identity_of(before)))
+
+    def changed(**options: object) -> str:
+        line = storage.why_outdated(identity_of(replace(before, **options))) or ""
+        return line.removeprefix("this pair was tuned before, but ").partition(" changed since; ")[0]
+
+    others = LlamaSettings(threads=1, repack=False, tensor_split=(3.0, 1.0))
+    assert changed(settings=others, exact=True) == (
+        "--threads (2, now 1), --repack, --gpu-layers (all, now not given), --exact, "
+        "--tensor-split (not given, now 3.0,1.0)"
+    )
+    assert changed(draft_settings=LlamaSettings(threads=2, type_k="q8_0"), residency="off") == (
+        "--residency (not given, now off), --cache-type-k-draft (not given, now q8_0)"
+    )
+    assert changed(settings=replace(settings, op_offload=False)) == "--no-op-offload"
+
+
 def test_another_context_names_the_command_that_measures_it_and_the_size_that_has_a_profile() -> None:
     storage.save(made(identity=IDENTITY | {"context": 4096}))
     assert storage.why_outdated(IDENTITY | {"context": 8192}) == (
