@@ -84,6 +84,13 @@ def _short_name(model: LocalModel, files: set[str]) -> str:
     return model.name
 
 
+def beside(path: Path) -> list[Path]:
+    """The other models and heads in the folder of a model's file, by name. What cannot be read is left out."""
+    names = models_among(file.name for file in path.parent.glob("*"))
+    files = (path.with_name(name) for name in names if name != path.name)
+    return [file for file in files if _is_shown(LocalModel("", file, 0, "none"), with_heads=True)]
+
+
 def find(model: HubName) -> Path | None:
     """The file on this machine that a name of the hub means: in the hub's cache, else where LM Studio keeps it.
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specrun.catalog import embedded, made, resolve
+from specrun.catalog import embedded, here, made, resolve
 from specrun.catalog.entries import COMPANIONS, Kind, best_companion, how_to_draft
 from specrun.catalog.gguf_file import GgufFile
 from specrun.catalog.heads import difference_of, has_foreign_mtp, head_in, own_head
-from specrun.catalog.here import local_models
 from specrun.catalog.layer_states import is_untried, kv_bytes_per_token, recurrent_layers
 from specrun.catalog.pairs import (
     LEAST_SHARE,
@@ -44,8 +43,8 @@ class Pair:
 
 
 def pairs_of(target: Model, text: str) -> list[Pair]:
-    """The target's pairs: the catalog's drafts, its MTP layers, what was made for it, then all smaller models here.
-    Raises ModelFileError.
+    """The target's pairs: the catalog's drafts, its MTP layers, what was made for it, then all smaller models in the
+    folder of a target that is a path, and of this machine. Raises ModelFileError.
 
     text: of which the shares of other tokenizers are told.
     """
@@ -62,7 +61,7 @@ def pairs_of(target: Model, text: str) -> list[Pair]:
     made_for_it = _made_for(target, target.path)
     found += [_pair(target, model, model.path == embedded.DRAFT, text) for model in made_for_it]
     known = {model.path for model in (*recommended, *made_for_it)}
-    for model in on_this_machine(with_heads=True):
+    for model in (*_beside(target, target.path), *on_this_machine(with_heads=True)):
         if model.path and model.path not in known and _read(model.path).n_bytes < file.n_bytes:
             found.append(_pair(target, model, False, text))
     return found
@@ -77,9 +76,17 @@ def _made_for(target: Model, path: Path) -> list[Model]:
     return [Model(name, path) for name, path in found.items()]
 
 
+def _beside(target: Model, path: Path) -> Iterator[Model]:
+    """The other models in the folder of a target that was given by its path."""
+    for file in () if target.hub or embedded.is_meant(target.name) else here.beside(path):
+        with suppress(ModelFileError):
+            _read(file)
+            yield Model(str(file), file)
+
+
 def on_this_machine(with_heads: bool = False) -> Iterator[Model]:
     """Every model here whose file can be read. with_heads: as in `local_models`."""
-    for model in local_models(with_heads):
+    for model in here.local_models(with_heads):
         with suppress(ModelFileError):
             _read(model.path)
             yield resolve.locate(model.name)

@@ -93,7 +93,7 @@ def test_a_head_of_this_machine_is_a_draft_but_no_target(lm_studio: Path, tmp_pa
     head = in_lm_studio(lm_studio, "org/head/head.gguf", random_eagle3(tmp_path / "head.gguf"))
     assert names() == []
     assert [model.path for model in here.local_models(with_heads=True)] == [head]
-    (pair,) = pairs_of(Model("target", embedded.TARGET), "")
+    *_, pair = pairs_of(Model("target", embedded.TARGET), "")
     assert (pair.draft, pair.cached, pair.checked, pair.difference) == ("org/head/head.gguf", True, True, None)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import gguf
 import pytest
 
-from specrun.catalog import cache, made
+from specrun.catalog import cache, embedded, made
 from specrun.catalog.entries import catalog
 from tests.conftest import Specrun, SpecrunHere
 from tests.hub import Hub
@@ -221,8 +222,9 @@ def test_pairs_say_what_another_tokenizer_shares(
 
 
 def test_pairs_of_the_embedded_target_and_of_one_with_a_draft_that_was_made(
-    here: SpecrunHere, script: Path, random_model: Path
+    here: SpecrunHere, script: Path, random_model: Path, tmp_path: Path
 ) -> None:
+    script = Path(shutil.copy(script, tmp_path))  # alone in its folder
     pairs = json.loads(here("models", "pairs", "embedded", "--json").stdout)
     assert [(pair["draft"], pair["recommended"], pair["fits"]) for pair in pairs] == [
         ("draft", True, True),
@@ -236,6 +238,20 @@ def test_pairs_of_the_embedded_target_and_of_one_with_a_draft_that_was_made(
     result = here("models", "pairs", script)
     assert str(random_model) in json.loads(here("models", "pairs", script, "--json").stdout)[0]["draft"]
     assert "none of the drafts" not in result.stderr
+
+
+def test_drafts_in_the_folder_of_a_file_are_found(
+    here: SpecrunHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, source in (("target", embedded.TARGET), ("draft", embedded.DRAFT), ("head", embedded.HEAD)):
+        shutil.copy(source, tmp_path / f"{name}.gguf")
+    (tmp_path / "damaged.gguf").write_bytes(embedded.DRAFT.read_bytes()[:-1])
+    (tmp_path / "mmproj.gguf").write_bytes(b"GGUF")
+    monkeypatch.chdir(tmp_path)
+    pairs = json.loads(here("models", "pairs", "./target.gguf", "--json").stdout)
+    assert [(pair["draft"], pair["fits"]) for pair in pairs] == [("draft.gguf", True), ("head.gguf", True)]
+    (pair,) = json.loads(here("models", "pairs", "draft.gguf", "--json").stdout)
+    assert pair["draft"] == "head.gguf", "not the target, which is larger"
 
 
 @pytest.mark.slow
