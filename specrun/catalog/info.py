@@ -129,7 +129,8 @@ _CTX_SIZE = 4096  # tokens; the default context of all commands
 def facts(model: Model) -> dict[str, Any]:
     """All facts about a model as JSON values: from the catalog, and from its file if that is on this machine.
 
-    Sizes are in bytes. `needs` is the memory for weights and a context of `ctx_size` tokens, without compute buffers:
+    Sizes are in bytes. `needs` is the memory for weights and a context of `ctx_size` tokens, without compute buffers
+    and without pages of the file that lie in RAM beside re-ordered weights:
     `ram` with all layers on the CPU, `vram` with all layers on the GPU. Raises ModelFileError if the file is damaged.
     """
     values: dict[str, Any] = {"name": model.name, "path": str(model.path) if model.path else None}
@@ -222,7 +223,10 @@ def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("speculation", "chains: of a model with recurrent layers a pass checks one path"))
     if needs := get("needs"):
         kv = f"{size_text(needs['kv_cache'])} of it for {needs['ctx_size']:,} tokens"
-        rows.append(("needs", f"{size_text(needs['ram'])} of RAM ({kv}), or {size_text(needs['vram'])} of VRAM"))
+        memory = f"{size_text(needs['ram'])} of RAM ({kv}), or {size_text(needs['vram'])} of VRAM, besides buffers"
+        # Re-ordered weights are copies, so mapped pages beside them are in RAM as long as nobody else needs it.
+        pages = "a process may also hold pages of the file, which go back to the system where memory gets short"
+        rows.append(("needs", f"{memory}; {pages}"))
     return [(word, str(text)) for word, text in rows if text]
 
 

@@ -157,7 +157,7 @@ def test_info_of_a_model_that_is_here(here: SpecrunHere) -> None:
     assert known["needs"]["ctx_size"] == 512
     assert known["needs"]["ram"] > known["bytes"]
     text = here("models", "info", "qwen-14b").stdout
-    for part in ("and 2 more", "20, ", "512 tokens", "gpt2", "of RAM", "of VRAM", "qwen-0.5b"):
+    for part in ("and 2 more", "20, ", "512 tokens", "gpt2", "of RAM", "of VRAM", "pages of the file", "qwen-0.5b"):
         assert part in text, part
 
 
