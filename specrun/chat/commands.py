@@ -110,12 +110,13 @@ class ChatSettings:
     def values(self) -> dict[str, Any]:
         """The present value of every setting, by its name."""
         request, chooser = self._session.request, self._chooser()
+        plan = chooser.fixed if isinstance(chooser, FixedPlan) else None  # `auto` has another for every pass
         return {name: getattr(request.sampling, field) for name, (field, _) in _SAMPLING.items()} | {
             "max-tokens": "no limit" if request.max_tokens is None else request.max_tokens,
             "think": self.think,
-            "speculate": _word(chooser.plan()) if isinstance(chooser, FixedPlan) else "auto",
-            "budget": chooser.plan().budget,
-            "depth": chooser.plan().depth,
+            "speculate": _word(plan) if plan else "auto",
+            "budget": plan.budget if plan else "auto",
+            "depth": plan.depth if plan else "auto",
         }
 
     def __str__(self) -> str:

@@ -54,7 +54,7 @@ def as_json(completion: Completion, model: Model, answer: str, thinking: str) ->
         "wait_seconds": round(s.wait_seconds, 6),
         "expert_hit_rate": _rounded(s.expert_hit_rate),
         "memory": {"ram_bytes": held_bytes(), "vram_bytes": _vram_bytes(model)},
-        "plan": str(completion.plans),
+        "plan": _plan(completion),
         "drafted_tokens": s.drafted,
         "acceptance_rate": _rounded(s.acceptance_rate),
         "nodes_per_pass": round(1 + s.drafted / max(s.passes, 1), 3),
@@ -71,7 +71,7 @@ def as_text(completion: Completion, model: Model) -> str:
     parts = ", ".join(f"{part} {ms:.2f}" for part, ms in _ms_per_pass(s).items())
     prompt, answer = counted(s.prompt_tokens, "token"), counted(s.completion_tokens, "token")
     lines = [
-        f"plan        {completion.plans}",
+        f"plan        {_plan(completion)}",
         f"prompt      {prompt}, {s.prompt_tokens_decoded} decoded in {s.prefill_seconds:.2f} s",
         f"answer      {answer} in {s.seconds:.2f} s, {s.tokens_per_second:.1f} tokens/s, "
         + ("interrupted" if completion.finish_reason == "interrupted" else f"ended by {completion.finish_reason}"),
@@ -103,6 +103,16 @@ def as_text(completion: Completion, model: Model) -> str:
     if s.offered:
         lines.append(f"accepted    {' '.join(f'{rate:.2f}' for rate in _acceptance(s))} (by depth)")
     return "\n".join(lines)
+
+
+def _plan(completion: Completion) -> str:
+    """The plan. `auto` has the one at the end of the text, which may not draft as passes before did."""
+    from specrun.speculation.controllers.auto import Auto
+
+    plans, s = completion.plans, completion.statistics
+    if not isinstance(plans, Auto) or plans.held.method.needs_draft:
+        return str(plans)
+    return f"at last {plans}" if s.draft_passes or (plans.is_off and s.drafted) else str(plans)
 
 
 def _vram_bytes(model: Model) -> int:

@@ -165,6 +165,13 @@ def test_settings_are_shown_and_changed(here: SpecrunHere, script: Path) -> None
     assert (shown["temp"], shown["budget"], shown["speculate"]) == ("0.0", "4", "tree")
 
 
+def test_the_size_of_a_plan_is_left_to_auto(here: SpecrunHere, script: Path) -> None:
+    """It has another for every pass, so none is right for all."""
+    shown = chat(here, script, "/set depth", "/set budget", "/set speculate").stderr
+    for setting in ("depth", "budget", "speculate"):
+        assert f"{setting} is auto\n" in shown
+
+
 def test_a_full_context_drops_the_oldest_turns_with_a_notice(here: SpecrunHere, script: Path) -> None:
     questions = [f"this is question number {i}, and it is a rather long one" for i in range(8)]
     result = chat(here, script, *questions, options=("-c", "128"))

@@ -17,7 +17,7 @@ from specrun.speculation.drafters.cost_aware import ADAPTIVE
 from specrun.speculation.method import OFF
 from specrun.speculation.planning.costs import CostModel, CostTable, PassTime
 from specrun.speculation.planning.guide import Guide, RunCosts
-from specrun.views.answer_report import bar, chat_line, layers, picture, plan_words
+from specrun.views.answer_report import as_json, as_text, bar, chat_line, layers, picture, plan_words
 from tests.hardware.test_placement import DENSE, GB, MOE, request
 
 
@@ -53,6 +53,20 @@ def test_a_rate_is_promised_only_of_a_plan_that_was_measured(monkeypatch: pytest
         assert at_first == "drafts by its draft; expected 20.0 tokens/s, 2.0 times as fast as without"
         off, none = told(plain, ExpectedPlan(plan, 5.0, 0.1))
         assert off == none == "at first no drafts (learned while writing); 10.0 tokens/s expected"
+
+
+def test_a_plan_that_auto_left_midway_is_that_of_the_end() -> None:
+    costs = Guide(RunCosts.of(CostModel(CostTable([PassTime(1, 64, 100.0)]))))
+    off = Auto([ExpectedPlan(OFF.plan(), 10.0, 0.1)], costs)
+    for options, plan in (
+        ({"speculate": "tree", "budget": 8}, "at last off, learned"),
+        ({"speculate": "off"}, "off, learned"),
+    ):
+        with specrun.load(None, threads=1, **options) as model:
+            completion = model.generate("def read", max_tokens=8, temp=0)
+            completion.plans = off
+            assert as_json(completion, model, "", "")["plan"].startswith(plan)
+            assert as_text(completion, model).startswith(f"plan        {plan}")
 
 
 def test_it_is_plain_letters() -> None:
