@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 
 from specrun.errors import INTERRUPTED_EXIT_CODE
@@ -64,10 +64,14 @@ def exit_code() -> int:
 
 
 class InterruptFlag:
-    """A context manager. Inside it the first signal sets the flag, and the second raises KeyboardInterrupt."""
+    """A context manager. Inside it the first signal sets the flag, and the second raises KeyboardInterrupt.
 
-    def __init__(self) -> None:
+    say: called at once at the first Ctrl-C, in another thread.
+    """
+
+    def __init__(self, say: Callable[[], None] | None = None) -> None:
         self._is_set = False
+        self._say = say
 
     def __call__(self) -> bool:
         """Whether a signal came."""
@@ -76,9 +80,12 @@ class InterruptFlag:
     def __enter__(self) -> InterruptFlag:
         self._is_set = False
         self._before = _replaced(self._on_signal)
+        self._listening = _listening(self._say) if self._say else nullcontext()
+        self._listening.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._listening.__exit__(None, None, None)
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -87,6 +94,34 @@ class InterruptFlag:
             _raise(number, frame)
         self._is_set = True
         _is_new(number)
+
+
+@contextmanager
+def _listening(say: Callable[[], None]) -> Iterator[None]:
+    """Call `say` at the first Ctrl-C inside the block. Python's own handlers wait until a call into C is over, and a
+    pass over streamed weights may take half a minute.
+    """
+    import socket
+
+    heard, wakes = socket.socketpair()
+    wakes.setblocking(False)
+
+    def listen() -> None:
+        while number := heard.recv(1):
+            if number[0] == signal.SIGINT:
+                say()
+                return
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        wakes.close()  # which ends the thread
+        thread.join()
+        heard.close()
 
 
 @contextmanager

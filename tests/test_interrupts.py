@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from specrun import interrupts
 from specrun.interrupts import Ending, InterruptFlag, held
 from tests.conftest import ENDING_SIGNALS
+from tests.waiting import TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 
@@ -65,6 +69,29 @@ def test_inside_a_flag_the_first_signal_sets_it_and_the_second_is_raised(number:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert interrupts.is_ending() == (number != signal.SIGINT)
+
+
+def test_ctrl_c_is_told_while_c_computes() -> None:
+    said, heard = threading.Event(), list[bool]()
+    reading, writing = os.pipe()
+
+    def press() -> None:
+        signal.raise_signal(signal.SIGINT)
+        heard.append(said.wait(TIMEOUT_S))
+        os.write(writing, b"x")
+
+    with InterruptFlag(said.set) as interrupted:
+        thread = threading.Thread(target=press)
+        thread.start()
+        ctypes.CDLL(None).read(reading, ctypes.create_string_buffer(1), 1)  # as long as the other thread wants
+        thread.join()
+        assert interrupted()
+    assert heard == [True]
+    with InterruptFlag(said.clear):
+        pass
+    assert said.is_set(), "nothing is said where nobody pressed it"
+    os.close(reading)
+    os.close(writing)
 
 
 @pytest.mark.parametrize("number", ENDING_SIGNALS)

@@ -167,7 +167,7 @@ def verify(
     largest = TREE if len(plans) > 1 else None
     with (
         opened(models, speculation, machine, max(temperatures), largest=largest, is_measured=True) as model,
-        InterruptFlag() as interrupted,
+        InterruptFlag(output.stopping) as interrupted,
         output.progress() as display,
     ):
         findings = list(Verifier(model, settings, Run(display, output.note, interrupted)).findings(texts))

@@ -319,7 +319,7 @@ def _make(path: Path, name: str | None, how: DraftOptions) -> int:
         draft = resolve.choose(name, None, may_fetch=False).draft
         usual, usual_name = (draft.path, draft.name) if draft else (None, "")
     # A KeyboardInterrupt raised while llama.cpp calls back to log would be lost; the flag is checked between passes.
-    with output.progress() as progress, InterruptFlag() as interrupted:
+    with output.progress() as progress, InterruptFlag(output.stopping) as interrupted:
         try:
             run = Run(progress, output.note, interrupted)
             result = make.make_draft(path, type_names, shares, how.file, usual, run)

@@ -131,7 +131,7 @@ def _tune(drafts: Sequence[tuple[str | None, RunOptions]], what: TuneOptions, te
     note_unusable_gpu()
     # llama.cpp loses a Ctrl-C that comes while it writes its log, so the flag is checked between passes.
     try:
-        with output.progress() as display, InterruptFlag() as interrupted:
+        with output.progress() as display, InterruptFlag(output.stopping) as interrupted:
             run = Run(display, output.note, interrupted)
             name, options = drafts[0]
             name = name or (options.draft.name if options.draft else None)

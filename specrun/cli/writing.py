@@ -285,7 +285,7 @@ def write_lines(writer: AnswerWriter, lines: Lines, answers: Printed | AnswersFi
     asking = _Asking(lines, writer, answers)
     may_show = isinstance(answers, AnswersFile) or not output.stdout.is_terminal
     shown = output.activity(asking.progress) if may_show else nullcontext()
-    with InterruptFlag() as interrupted, shown:
+    with InterruptFlag(output.stopping) as interrupted, shown:
         for asked, found in write_many(writer.model, asking, interrupted=interrupted, count=asking.count):
             asking.add(asked, found)
     output.hint(asking.summary())

@@ -129,10 +129,7 @@ def _lines(text: Callable[[], str]) -> Iterator[None]:
         while not over.wait(seconds):
             seconds = min(2 * seconds, _MOST_BETWEEN_LINES)
             if now := text():
-                # rich would answer a broken pipe by giving up stdout, too; a closed file raises ValueError
-                with suppress(OSError, ValueError):
-                    stderr.file.write(f"{one_line(without_secrets(now))}\n")  # at once, beside what others write
-                    stderr.file.flush()
+                _line(now)
 
     thread = Thread(target=say, daemon=True)
     thread.start()
@@ -143,9 +140,22 @@ def _lines(text: Callable[[], str]) -> Iterator[None]:
         thread.join()
 
 
+def _line(text: str) -> None:
+    """Write a line on stderr from another thread, off a terminal."""
+    # rich would answer a broken pipe by giving up stdout, too; a closed file raises ValueError
+    with suppress(OSError, ValueError):
+        stderr.file.write(f"{one_line(without_secrets(text))}\n")  # at once, beside what others write
+        stderr.file.flush()
+
+
 def note(text: str) -> None:
     """Print a message for the user on stderr, dimmed on a terminal."""
     stderr.print(Text(visible(without_secrets(text)), style="dim"))
+
+
+def stopping() -> None:
+    """Say that Ctrl-C was heard, in a thread of its own (`InterruptFlag`)."""
+    (note if stderr.is_terminal else _line)("stopping; a pass that is running is finished first")
 
 
 def hint(text: str) -> None:

@@ -247,6 +247,7 @@ def test_an_interrupted_run_goes_on_where_it_was(specrun: Specrun, tmp_path: Pat
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 130
     assert stdout == b""
+    assert b"\nstopping; a pass that is running is finished first\n" in stderr
     assert b"goes on from there" in stderr
     again = specrun(*command, SPECRUN_DATA_DIR=str(tmp_path))
     assert again.code == 0, again.stderr
