@@ -1,12 +1,13 @@
 """What passes cost on this machine's CPU: by type of the weights, with tiled kernels or others, and with or without
 flash attention.
 
-    python scripts/bench_kernels.py types [--types q4_0,q4_k_m] [--rounds N] [--threads N] [--rows FILE.json]
+    python scripts/bench_kernels.py types [--types q4_0,q4_k_m] [--sizes 1,2,3] [--rounds N] [--threads N]
+                                           [--rows FILE.json]
     python scripts/bench_kernels.py tiled [--rounds N] [--threads N]
     python scripts/bench_kernels.py attention [--rounds N] [--threads N]
 
 `types` widens the embedded target to 0.39 billion parameters in each type (docs/widening.md), times passes over 1 to 32
-tokens and over a prompt of 128, and deletes the file. A machine may be half as fast a minute later, so the file as it
+tokens, or these --sizes, and over a prompt of 128, and deletes the file. A machine may be half as fast a minute later, so the file as it
 is, the same re-ordered, and a Q8_0 file as the reference are all loaded and timed in turn: a pass is compared with
 those of its own round, and the medians over the rounds are kept. Milliseconds are those at the reference's fastest
 speed. The last column is the arithmetic of one plan from these times: the tokens per second of the best chain, if each
@@ -55,7 +56,7 @@ TILED_TYPES = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "IQ3_S", "IQ2_S
 TYPES = ("q4_0", "iq4_nl", "iq4_xs", "q4_k_m", "mxfp4", "q3_k_m", "q5_k_m", "q6_k", "q8_0", "bf16", "f16", "f32")
 SHAPE = ["--embd", "2048", "--layers", "8", "--ff", "5632", "--heads", "64", "--kv-heads", "8", "--vocab", "8192"]
 REFERENCE = "q8_0"
-SIZES = (1, 2, 3, 4, 8, 16, 32)
+SIZES = "1,2,3,4,8,16,32"
 N_PROMPT = 128
 N_CELLS = 64  # tokens before every timed pass
 AGREEMENT = 0.7
@@ -92,9 +93,14 @@ class Measured:
     factors: dict[int, float]
     reference_ms: float
 
+    @property
+    def sizes(self) -> list[int]:
+        """The tokens of the timed passes, but for a prompt's."""
+        return [n for n in self.factors if n != N_PROMPT]
+
     def chain(self) -> tuple[float, int]:
         """Tokens in the time of a pass over one token, by the best chain, and its drafted tokens; 0 is plain."""
-        gains = {n - 1: sum(AGREEMENT**k for k in range(n)) / self.factors[n] for n in SIZES}
+        gains = {n - 1: sum(AGREEMENT**k for k in range(n)) / self.factors[n] for n in self.sizes}
         length = max(gains, key=lambda n: gains[n])
         return gains[length], length
 
@@ -103,7 +109,7 @@ class Measured:
         plain = 1e3 / (self.cost * reference_ms)
         gain, length = self.chain()
         cells = [self.name, "re-ordered" if self.repack else "as in the file", f"{self.n_bytes / 1e6:.0f}"]
-        cells += [f"{1e3 / plain:.1f}", *(f"{self.factors[n]:.1f}" for n in SIZES[1:])]
+        cells += [f"{1e3 / plain:.1f}", *(f"{self.factors[n]:.1f}" for n in self.sizes[1:])]
         cells += [f"{plain * N_PROMPT / self.factors[N_PROMPT]:.0f}", f"{plain:.0f}", f"{plain * gain:.0f} ({length})"]
         return "| " + " | ".join(cells) + " |"
 
@@ -112,7 +118,7 @@ class Measured:
 def opened(path: Path, repack: bool, threads: int) -> Iterator[LlamaContext]:
     """A context of the model, filled with N_CELLS tokens."""
     settings = LlamaSettings(threads=threads, type_v="bf16")
-    config = ContextConfig(n_ctx=512, n_seq_max=1, n_batch=N_PROMPT, n_outputs=max(SIZES), settings=settings)
+    config = ContextConfig(n_ctx=512, n_seq_max=1, n_batch=N_PROMPT, n_outputs=N_PROMPT, settings=settings)
     with LlamaModel(path, LlamaSettings(repack=repack)) as model, LlamaContext(model, config) as context:
         context.decode(committed_tokens(some_tokens(N_CELLS), 0, 1, n_outputs=0))
         yield context
@@ -133,10 +139,11 @@ def pass_ms(context: LlamaContext, tokens: list[int], start: int, n_outputs: int
     return ms
 
 
-def of_type(path: Path, reference: Path, rounds: int, threads: int) -> list[Measured]:
+def of_type(path: Path, reference: Path, options: argparse.Namespace) -> list[Measured]:
     """The rows of a file: with its weights as they are, and re-ordered. The first round is the warm-up."""
+    threads = options.threads
     contexts = [opened(reference, False, threads), opened(path, False, threads), opened(path, True, threads)]
-    sizes = {**{n: n for n in SIZES}, N_PROMPT: 1}  # tokens of a pass -> of how many it reads the logits
+    sizes = {**{int(n): int(n) for n in options.sizes.split(",")}, N_PROMPT: 1}  # tokens of a pass -> of how many it reads the logits
     with ExitStack() as stack:
         fixed, *both = [stack.enter_context(context) for context in contexts]
         times = [
@@ -147,7 +154,7 @@ def of_type(path: Path, reference: Path, rounds: int, threads: int) -> list[Meas
                     for context in both
                 ],
             )
-            for _ in range(rounds + 1)
+            for _ in range(options.rounds + 1)
         ][1:]
     rows = []
     for i, repack in enumerate((False, True)):
@@ -175,7 +182,7 @@ def types(options: argparse.Namespace) -> None:
         reference = made(Path(folder), REFERENCE)
         for name in options.types.split(","):
             path = reference if name == REFERENCE else made(Path(folder), name)
-            rows += of_type(path, reference, options.rounds, options.threads)
+            rows += of_type(path, reference, options)
             if path != reference:
                 path.unlink()
     if options.rows:
@@ -192,7 +199,7 @@ def read_rows(path: Path) -> list[Measured]:
 def table(rows: Sequence[Measured]) -> list[str]:
     """The rows in Markdown, all at the machine's fastest speed, and how much that changed."""
     fastest, slowest = (choose(row.reference_ms for row in rows) for choose in (min, max))
-    head = ["type", "weights", "MB", "ms of 1 token", *(f"of {n}" for n in SIZES[1:])]
+    head = ["type", "weights", "MB", "ms of 1 token", *(f"of {n}" for n in rows[0].sizes[1:])]
     head += ["prompt, tokens/s", "plain, tokens/s", "best chain, tokens/s (length)"]
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     lines += [row.line(fastest) for row in rows]
@@ -278,6 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parts = parser.add_subparsers(required=True)
     by_type, by_kernel, by_heads = (parts.add_parser(name) for name in ("types", "tiled", "attention"))
     by_type.add_argument("--types", default=",".join(TYPES), metavar="LIST")
+    by_type.add_argument("--sizes", default=SIZES, metavar="LIST", help="tokens of the timed passes, 1 first")
     by_type.add_argument("--rows", type=Path, metavar="FILE")
     for part, measure, rounds in ((by_type, types, 15), (by_kernel, tiled, 3), (by_heads, attention, 3)):
         part.add_argument("--rounds", type=int, default=rounds, metavar="N")

@@ -117,6 +117,15 @@ _MEASURED_CARD = "docs/benchmarks/gpu.md"
 _BY_ARITHMETIC = "arithmetic"
 
 
+# Milliseconds of the same model in Q8_0 on two cores without AVX-512 (docs/benchmarks/types.md): kernels compute two
+# tokens at a time, and an odd one takes longer than two.
+_PAIRS = {
+    1: 150.0, 2: 200, 3: 330, 4: 280, 5: 414, 6: 360, 7: 502, 8: 450, 9: 595, 10: 527, 11: 670, 12: 603, 13: 744,
+    14: 690, 15: 828, 16: 765, 32: 1520, 64: 3290, 512: 26000,
+}  # fmt: skip
+_PAIRS_DRAFT = {1: 16.9, 2: 27.9, 4: 37.0, 8: 59.2, 16: 107.0, 32: 182.0, 64: 352.0, 512: 2800.0}
+
+
 def _in_ram(kind: str) -> Machine:
     plain, factors = _TYPES[kind]
     return Machine(
@@ -210,6 +219,7 @@ MACHINES = (
     _streamed("Q4_K_M", 1100),
     _streamed("Q8_0", 1900),
     _streamed("F16", 3600),
+    Machine("2 cores, 1.8B Q8_0 in pairs", "docs/benchmarks/types.md", _PAIRS, _PAIRS_DRAFT, 0.3),
     Machine(
         "laptop of 8 cores, 7B in RAM",
         _BY_ARITHMETIC,
