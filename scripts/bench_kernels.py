@@ -7,12 +7,12 @@ flash attention.
     python scripts/bench_kernels.py attention [--rounds N] [--threads N]
 
 `types` widens the embedded target to 0.39 billion parameters in each type (docs/widening.md), times passes over 1 to 32
-tokens, or these --sizes, and over a prompt of 128, and deletes the file. A machine may be half as fast a minute later, so the file as it
-is, the same re-ordered, and a Q8_0 file as the reference are all loaded and timed in turn: a pass is compared with
-those of its own round, and the medians over the rounds are kept. Milliseconds are those at the reference's fastest
-speed. The last column is the arithmetic of one plan from these times: the tokens per second of the best chain, if each
-drafted token is accepted with a chance of 0.7 and drafting costs nothing, and the length of that chain. --rows keeps
-what was measured in a file: a later call adds its types to it and prints all of them.
+tokens, or these --sizes, and over a prompt of 128, and deletes the file. A machine may be half as fast a minute later,
+so the file as it is, the same re-ordered, and a Q8_0 file as the reference are all loaded and timed in turn: a pass is
+compared with those of its own round, and the medians over the rounds are kept. Milliseconds are those at the
+reference's fastest speed. The last column is the arithmetic of one plan from these times: the tokens per second of the
+best chain, if each drafted token is accepted with a chance of 0.7 and drafting costs nothing, and the length of that
+chain. --rows keeps what was measured in a file: a later call adds its types to it and prints all of them.
 
 `tiled` prints what specrun's own trial measures: milliseconds of passes over one layer with weights as they are in the
 file, with tiled kernels and with llama.cpp's others, the least of N trials, and the size from which on an untuned
@@ -143,7 +143,8 @@ def of_type(path: Path, reference: Path, options: argparse.Namespace) -> list[Me
     """The rows of a file: with its weights as they are, and re-ordered. The first round is the warm-up."""
     threads = options.threads
     contexts = [opened(reference, False, threads), opened(path, False, threads), opened(path, True, threads)]
-    sizes = {**{int(n): int(n) for n in options.sizes.split(",")}, N_PROMPT: 1}  # tokens of a pass -> of how many it reads the logits
+    # Tokens of a pass -> of how many it reads the logits.
+    sizes = {**{int(n): int(n) for n in options.sizes.split(",")}, N_PROMPT: 1}
     with ExitStack() as stack:
         fixed, *both = [stack.enter_context(context) for context in contexts]
         times = [
