@@ -179,6 +179,8 @@ def made(folder: Path, name: str) -> Path:
 def types(options: argparse.Namespace) -> None:
     """Measure the types, and print them with those of earlier calls."""
     rows = read_rows(options.rows) if options.rows else []
+    if any(row.sizes != [int(n) for n in options.sizes.split(",")] for row in rows):
+        raise SystemExit(f"{options.rows} has rows of other --sizes")
     with tempfile.TemporaryDirectory() as folder:
         reference = made(Path(folder), REFERENCE)
         for name in options.types.split(","):
@@ -286,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parts = parser.add_subparsers(required=True)
     by_type, by_kernel, by_heads = (parts.add_parser(name) for name in ("types", "tiled", "attention"))
     by_type.add_argument("--types", default=",".join(TYPES), metavar="LIST")
-    by_type.add_argument("--sizes", default=SIZES, metavar="LIST", help="tokens of the timed passes, 1 first")
+    by_type.add_argument("--sizes", default=SIZES, metavar="LIST", help="tokens of the timed passes, from 1 to 127")
     by_type.add_argument("--rows", type=Path, metavar="FILE")
     for part, measure, rounds in ((by_type, types, 15), (by_kernel, tiled, 3), (by_heads, attention, 3)):
         part.add_argument("--rounds", type=int, default=rounds, metavar="N")

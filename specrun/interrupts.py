@@ -125,15 +125,20 @@ def _listening(say: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def held() -> Iterator[Callable[[], bool]]:
+def held(heard: Callable[[], object] = lambda: None) -> Iterator[Callable[[], bool]]:
     """Inside the block signals wait, because no exception can be raised through C that calls Python back. They take
-    effect when the block ends. Yields a function that says whether a signal waits.
+    effect when the block ends. Yields a function that says whether a signal waits. heard: called at each signal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield never  # only the main thread gets signals
         return
     waiting: list[int] = []
-    before = _replaced(lambda number, _: waiting.append(number))
+
+    def wait(number: int, _frame: FrameType | None) -> None:
+        waiting.append(number)
+        heard()
+
+    before = _replaced(wait)
     try:
         yield lambda: bool(waiting)
     finally:

@@ -65,12 +65,26 @@ class TerminalReader:
         )
 
     def read(self) -> str:
-        """The next message."""
-        text = self._session.prompt(">>> ")
+        """The next message. Raises Ending on SIGTERM and SIGHUP."""
+        # An exception in one of its tasks, such as the one that reads the history, would be shown with a traceback, and
+        # the terminal left as it is at the prompt.
+        with interrupts.held(self._leave) as has_signal:
+            text = self._session.prompt(">>> ", pre_run=lambda: self._leave() if has_signal() else None)
         if failure := self._history.failure:
             self._note(f"the next chat will not know this message: {failure.strerror}")
             self._history.failure = None
         return _unquoted(typed(text, "the message", PromptError))
+
+    def _leave(self) -> None:
+        """End the prompt; before it has begun, nothing."""
+        app = self._session.app
+
+        def leave() -> None:
+            if not app.is_done:
+                app.exit(exception=Ending())
+
+        if app.loop:
+            app.loop.call_soon_threadsafe(leave)
 
 
 class PipeReader:

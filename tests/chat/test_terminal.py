@@ -386,6 +386,36 @@ def test_the_end_of_the_process_keeps_the_answer_and_gives_the_terminal_back(
         assert answer["content"].startswith("la lo la lo")
 
 
+_ENDED_WHILE_IT_READS_THE_HISTORY = """
+import os, runpy, signal
+from specrun.chat.reader import TypedHistory
+read = TypedHistory.load_history_strings
+def ended(history):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return read(history)
+TypedHistory.load_history_strings = ended
+runpy.run_module("specrun", run_name="__main__")
+"""
+
+
+@pytest.mark.usefixtures("known_facts")
+def test_the_end_of_the_process_in_a_task_of_the_prompt_gives_the_terminal_back(script: Path) -> None:
+    """The prompt showed such an exception with a traceback, and left the terminal without an echo."""
+    import termios
+
+    import pexpect
+
+    arguments = ["-c", _ENDED_WHILE_IT_READS_THE_HISTORY, "chat", "-t", "1", "-m", str(script), "--speculate", "off"]
+    chat = pexpect.spawn(sys.executable, arguments, encoding="utf-8", timeout=TIMEOUT_S, dimensions=(40, 90))
+    terminal = os.dup(chat.child_fd)
+    chat.expect(pexpect.EOF)
+    chat.wait()
+    assert chat.exitstatus == 128 + signal.SIGTERM
+    assert "Traceback" not in (chat.before or "")
+    assert termios.tcgetattr(terminal)[3] & termios.ECHO
+    os.close(terminal)
+
+
 def test_a_terminal_that_is_closed_keeps_the_answer(specrun: Specrun, endless: Path, tmp_path: Path) -> None:
     chat = specrun.on_terminal("chat", "-m", endless, "-c", "16000", "--speculate", "off")
     chat.expect_exact(HINT)
