@@ -117,8 +117,8 @@ _MEASURED_CARD = "docs/benchmarks/gpu.md"
 _BY_ARITHMETIC = "arithmetic"
 
 
-# Milliseconds of the real pair in Q8_0 on two cores without AVX-512, where kernels compute two tokens at a time, and one that
-# is left takes about as long as two more: medians of four rounds of chains, and the draft's times by `specrun tune`.
+# Milliseconds of the real pair in Q8_0 on two cores without AVX-512, where kernels compute two tokens at a time and one
+# that is left takes about as long as two more: medians of four rounds of chains, the draft's times by `specrun tune`.
 _PAIRS = {
     1: 150.0, 2: 200, 3: 330, 4: 280, 5: 414, 6: 360, 7: 502, 8: 450, 9: 595, 10: 527, 11: 670, 12: 603, 13: 744,
     14: 690, 15: 828, 16: 765, 32: 1520, 64: 3290, 512: 26000,
