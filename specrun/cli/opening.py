@@ -64,7 +64,8 @@ def opened(
         note(notice)
     if is_chat and model.llama_model.chat_template is None:
         output.note("the model has no chat template, so ChatML is used; --chat-template names another")
-    if is_news("busy cores", bool(model.threads_notice)) and model.threads_notice:
+    # After `specrun tune` the notice also says that what it measured waits.
+    if is_news("busy cores", model.threads_notice or "") and model.threads_notice:
         output.note(model.threads_notice)
     note_unusable_gpu()
     return model

@@ -158,14 +158,18 @@ class Notices:
         return new
 
 
-def plan_words(plans: PlanChooser, temperature: float) -> str:
-    """The plan that is followed at first, where it comes from, and the rate that is expected of it."""
+def plan_words(plans: PlanChooser, temperature: float, advises: bool = True) -> str:
+    """The plan that is followed at first, where it comes from, and the rate that is expected of it.
+
+    advises: whether `specrun tune` would help.
+    """
     from specrun.speculation.controllers.auto import Auto
     from specrun.speculation.controllers.chooser import FixedPlan
 
     if isinstance(plans, Auto):
         if not plans.knows_rate:
-            return "whatever is fastest, learned while writing; `specrun tune` measures it once for all texts"
+            advice = "; `specrun tune` measures it once for all texts" if advises else ""
+            return f"whatever is fastest, learned while writing{advice}"
         rate, plain = map(rate_text, plans.rates)
         if plans.is_off:
             return f"at first no drafts ({plans.source}); {plain} tokens/s expected"

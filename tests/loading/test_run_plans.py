@@ -259,6 +259,21 @@ def test_it_is_said_once(here: SpecrunHere, busy: Busy, monkeypatch: pytest.Monk
     assert here(*command).stderr.count(NOTICE) == 2
 
 
+@pytest.mark.slow
+def test_it_is_said_again_that_what_was_tuned_since_then_waits(
+    here: SpecrunHere, busy: Busy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.conftest._COMMANDS_WITH_THREADS", ())
+    command = ("generate", "--raw", "-n", "32", "--temp", "0", PROMPT)
+    busy.cores = 0.0
+    here(*command)
+    busy.cores = 1.0
+    assert NOTICE in here(*command).stderr
+    kept = next(profile for profile in profile_files.saved(with_learned=True) if profile.settings.threads is None)
+    profile_files.save(replace(kept, origin="tuned"))
+    assert "`specrun tune` measured with all threads is followed once" in here(*command).stderr
+
+
 def test_a_chat_says_once_that_cores_are_held_since_it_began(busy: Busy) -> None:
     busy.cores = 0.0
     with specrun.load(learn=False) as model:
