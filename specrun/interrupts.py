@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
 from specrun.errors import INTERRUPTED_EXIT_CODE
@@ -79,15 +79,15 @@ class InterruptFlag:
 
     def __enter__(self) -> InterruptFlag:
         self._is_set = False
-        self._before = _replaced(self._on_signal)
-        self._listening = _listening(self._say) if self._say else nullcontext()
-        self._listening.__enter__()
+        self._undo = ExitStack()
+        if self._say:
+            self._undo.enter_context(_listening(self._say))
+        for number, handler in _replaced(self._on_signal).items():  # which are back before anything waits
+            self._undo.callback(signal.signal, number, handler)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._listening.__exit__(None, None, None)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._undo.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._is_set:
@@ -120,8 +120,8 @@ def _listening(say: Callable[[], None]) -> Iterator[None]:
     finally:
         signal.set_wakeup_fd(before)
         wakes.close()  # which ends the thread
-        thread.join()
-        heard.close()
+        with heard:  # a second Ctrl-C may be raised here
+            thread.join()
 
 
 @contextmanager

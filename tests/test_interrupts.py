@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -76,6 +77,7 @@ def test_ctrl_c_is_told_while_c_computes() -> None:
     reading, writing = os.pipe()
 
     def press() -> None:
+        time.sleep(0.2)  # until the main thread is in C, where Python's handlers wait
         signal.raise_signal(signal.SIGINT)
         heard.append(said.wait(TIMEOUT_S))
         os.write(writing, b"x")
@@ -87,11 +89,29 @@ def test_ctrl_c_is_told_while_c_computes() -> None:
         thread.join()
         assert interrupted()
     assert heard == [True]
+    assert signal.set_wakeup_fd(-1) == -1, "it was given back"
     with InterruptFlag(said.clear):
         pass
     assert said.is_set(), "nothing is said where nobody pressed it"
     os.close(reading)
     os.close(writing)
+
+
+def test_a_second_ctrl_c_while_the_flag_is_given_up_leaves_no_handler() -> None:
+    before, is_over = signal.getsignal(signal.SIGINT), threading.Event()
+
+    def say() -> None:
+        is_over.wait(TIMEOUT_S)
+
+    second = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    flag = InterruptFlag(say).__enter__()
+    signal.raise_signal(signal.SIGINT)
+    second.start()
+    with pytest.raises(KeyboardInterrupt):
+        flag.__exit__()
+    is_over.set()
+    second.join()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize("number", ENDING_SIGNALS)
