@@ -231,8 +231,8 @@ def _write(names: Sequence[str], run: Run) -> None:
     parameters = models[_path(names[0])].n_parameters / 1e9
     if free < total + _SPARE:
         raise SpecrunError(
-            f"{folder()} has {size_text(free)} free, and the pair takes {size_text(total)} and leaves "
-            f"{size_text(_SPARE)} for others; make room, or set SPECRUN_CACHE_DIR to another disk"
+            f"{folder()} has {size_text(free)} free; the pair takes {size_text(total)}, and "
+            f"{size_text(_SPARE)} have to stay free; make room, or set SPECRUN_CACHE_DIR to another disk"
         )
     run.note(
         f"making a pair of {parameters:.2g} billion parameters in {folder()}: {size_text(total)}, "

@@ -21,7 +21,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from specrun.catalog.file_names import listed, models_among
+from specrun.catalog.file_names import listed, models_among, shards
 from specrun.catalog.gguf_header import (
     ARRAY,
     LENGTH,
@@ -283,11 +283,12 @@ def _about_data(beginning: bytes) -> str:
 def _about_folder(folder: Path) -> str:
     """What to say of a folder that was given as a model."""
     files = models_among(path.name for path in folder.iterdir())
-    files.sort(key=lambda name: -file_bytes(folder / name))  # a target is larger than its draft
+    # A target is larger than its draft.
+    files.sort(key=lambda name: -sum(file_bytes(folder / shard) for shard in shards(name)))
     if not files and next(folder.glob("*.safetensors"), None):
         return f"{folder} has the model in another format; {_GET_GGUF}"
     example = f", such as {folder / files[0]}" if files else ""
-    others = f" (there are also {listed(files[1:])})" if files[1:] else ""
+    others = f" (beside it: {listed(files[1:])})" if files[1:] else ""
     return f"{folder} is a folder; give a .gguf file{example}{others}"
 
 

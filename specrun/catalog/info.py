@@ -26,6 +26,7 @@ from specrun.catalog.pairs import (
 from specrun.catalog.resolve import Model
 from specrun.display_text import size_text
 from specrun.errors import ModelFileError, PairError
+from specrun.locations import file_state
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,10 @@ def pairs_of(target: Model, text: str) -> list[Pair]:
         found.append(Pair(target.name, resolve.OWN_HEAD, recommended=False, cached=True, checked=True))
     made_for_it = _made_for(target, target.path)
     found += [_pair(target, model, model.path == embedded.DRAFT, text) for model in made_for_it]
-    known = {model.path for model in (*recommended, *made_for_it)}
+    known = {file_state(model.path) for model in (*recommended, *made_for_it) if model.path}
     for model in (*_beside(target, target.path), *on_this_machine(with_heads=True)):
-        if model.path and model.path not in known and _read(model.path).n_bytes < file.n_bytes:
+        if model.path and (state := file_state(model.path)) not in known and _read(model.path).n_bytes < file.n_bytes:
+            known.add(state)
             found.append(_pair(target, model, False, text))
     return found
 
@@ -225,8 +227,7 @@ def lines(values: dict[str, Any]) -> list[tuple[str, str]]:
         kv = f"{size_text(needs['kv_cache'])} of it for {needs['ctx_size']:,} tokens"
         memory = f"{size_text(needs['ram'])} of RAM ({kv}), or {size_text(needs['vram'])} of VRAM, besides buffers"
         # Re-ordered weights are copies, so mapped pages beside them are in RAM as long as nobody else needs it.
-        pages = "a process may also hold pages of the file, which go back to the system where memory gets short"
-        rows.append(("needs", f"{memory}; {pages}"))
+        rows.append(("needs", f"{memory} and pages of the file that the system can take back"))
     return [(word, str(text)) for word, text in rows if text]
 
 

@@ -9,6 +9,7 @@ from specrun.errors import UsageError
 from specrun.locations import decode, given_json, names_file, read_bytes
 
 _MOST_BYTES = 2**24  # of a file; llama.cpp needs a second and 300 MB for a grammar of one MB
+_QUOTED = 200  # characters of a value in a message
 
 
 def source_of(grammar: str | None, json_schema: str | None) -> str:
@@ -32,7 +33,8 @@ def read_grammar(grammar: str | None, json_schema: str | None) -> str | None:
     if not _is_text(text):
         if not os.path.exists(text):  # noqa: PTH110 - pathlib's raises for what is too long for a name
             form = 'GBNF, such as: root ::= "yes" | "no"' if grammar else 'a JSON schema, such as {"type": "object"}'
-            raise UsageError(f"{'--grammar' if grammar else '--json-schema'}: {text} is neither a file nor {form}")
+            option, quote = "--grammar" if grammar else "--json-schema", text[:_QUOTED] + "..." * (len(text) > _QUOTED)
+            raise UsageError(f"{option}: {quote} is neither a file nor {form}")
         text = decode(read_bytes(Path(text), UsageError, most=_MOST_BYTES), text, UsageError)
     if grammar:
         return text

@@ -20,7 +20,7 @@ KINDS: Mapping[Origin, str] = {"tuned": "profiles", "learned": "profiles/learned
 UNFINISHED = "profiles/unfinished"
 # What a user calls the parts of an identity.
 _NAMES = {
-    "memory": "RAM", "driver": "GPU driver", "devices": "GPUs", "context": "--ctx-size",
+    "memory": "RAM", "driver": "GPU driver", "devices": "GPUs",
     "libraries": "llama.cpp's libraries",
 }  # fmt: skip
 # The options whose settings have other names, and the settings that have an option of their own for the draft.
@@ -71,7 +71,8 @@ def load(path: Path) -> Profile:
     try:
         return profile_from_json(value)
     except ProfileError as error:
-        raise ProfileError(f"{path}: {error}; `specrun tune --export FILE` writes one") from error
+        make = "`specrun tune` and then `specrun tune --export FILE` make one"
+        raise ProfileError(f"{path}: {error}; {make}") from error
 
 
 def find(identity: Mapping[str, Any], note: Callable[[str], None], origin: Origin = "tuned") -> Profile | None:
@@ -139,7 +140,8 @@ def why_outdated(identity: Mapping[str, Any], with_learned: bool = False) -> str
             size = f" --ctx-size {now}" if now != before else ""
             tune = f"`specrun tune{size}` with the same models and options"
             if profile.origin == "tuned":
-                or_else = f", and --ctx-size {before} uses that profile" if changed == _NAMES["context"] else ""
+                is_alone = profile.identity == {**identity, "context": before}
+                or_else = f", and --ctx-size {before} uses that profile" if is_alone else ""
                 return f"this pair was tuned before, but {changed} changed since; {tune} measures again{or_else}"
             return f"runs have learned this pair, but {changed} differed (`specrun tune --list`); {tune} measures it"
     return None
@@ -149,9 +151,13 @@ def changed_parts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """The parts of an identity that are not as they were, as a user calls them, and the options with both values."""
     changed: list[str] = []
     for part, value in now.items():
+        if before.get(part) == value:
+            continue
         if part == "settings":
-            changed += _changed_options(_by_option(before.get(part, {})), _by_option(value))
-        elif before.get(part) != value:
+            changed += _changed_options(_by_option(before.get(part, {})), _by_option(value)) or ["options"]
+        elif part == "context":
+            changed += _changed_options({"--ctx-size": before.get(part)}, {"--ctx-size": value})
+        else:
             changed.append(_NAMES.get(part, part))
     return ", ".join(changed)
 
@@ -159,7 +165,7 @@ def changed_parts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def _by_option(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the user had decided, by the names of the options."""
     found = {f"--{name}": value for name, value in settings.items() if value and name not in ("target", "draft")}
-    for of in ("draft", "target"):
+    for of in ("draft", "target"):  # where both have a setting of one option, it is the target's
         for name, value in settings.get(of, {}).items():
             ending = "_draft" if of == "draft" and name in _OF_DRAFT else ""
             found[f"--{_OPTIONS.get(name, name)}{ending}".replace("_", "-")] = value

@@ -155,7 +155,7 @@ def note(text: str) -> None:
 
 def stopping() -> None:
     """Say that Ctrl-C was heard, in a thread of its own (`InterruptFlag`)."""
-    (note if stderr.is_terminal else _line)("stopping; a pass that is running is finished first")
+    (note if stderr.is_terminal else _line)("stopping as soon as the pass that may be running is over")
 
 
 def hint(text: str) -> None:

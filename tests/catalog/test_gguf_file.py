@@ -141,7 +141,11 @@ def test_a_folder_is_answered_with_what_is_in_it(tmp_path: Path, random_model: P
     with pytest.raises(ModelFileError, match=r"such as .*a\.gguf$"):
         GgufFile.read(tmp_path)
     (tmp_path / "target.gguf").write_bytes(1_000_000 * b"x")
-    with pytest.raises(ModelFileError, match=r"such as .*target\.gguf \(there are also a\.gguf\)$"):
+    with pytest.raises(ModelFileError, match=r"such as .*target\.gguf \(beside it: a\.gguf\)$"):
+        GgufFile.read(tmp_path)
+    for shard in (1, 2):
+        (tmp_path / f"split-0000{shard}-of-00002.gguf").write_bytes(600_000 * b"x")
+    with pytest.raises(ModelFileError, match=r"split-00001-of-00002\.gguf \(beside it: target\.gguf, a\.gguf\)$"):
         GgufFile.read(tmp_path)
 
 

@@ -93,8 +93,20 @@ def test_a_head_of_this_machine_is_a_draft_but_no_target(lm_studio: Path, tmp_pa
     head = in_lm_studio(lm_studio, "org/head/head.gguf", random_eagle3(tmp_path / "head.gguf"))
     assert names() == []
     assert [model.path for model in here.local_models(with_heads=True)] == [head]
-    *_, pair = pairs_of(Model("target", embedded.TARGET), "")
+    *beside, pair = pairs_of(Model("target", embedded.TARGET), "")
+    assert [Path(one.draft).name for one in beside] == ["draft.gguf", "head.gguf"]
     assert (pair.draft, pair.cached, pair.checked, pair.difference) == ("org/head/head.gguf", True, True, None)
+
+
+def test_a_draft_that_is_found_by_path_and_by_name_is_listed_once(
+    lm_studio: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = in_lm_studio(lm_studio, "org/pair/draft.gguf", script)
+    in_lm_studio(lm_studio, "org/pair/target.gguf", embedded.TARGET)
+    monkeypatch.chdir(draft.parent)
+    for folder in (draft.parent, Path()):
+        pairs = pairs_of(Model("target", folder / "target.gguf"), "")
+        assert [pair.draft for pair in pairs] == [str(folder / "draft.gguf")]
 
 
 @pytest.mark.parametrize("file", ["MTP/m-Q8_0-MTP.gguf", "MTP/m-Q8_0.gguf", "mtp-m.gguf"])

@@ -99,9 +99,10 @@ def test_a_value_can_be_the_text_itself(here: SpecrunHere) -> None:
 
 
 def test_a_text_of_another_form_is_not_looked_for_as_a_file_alone(here: SpecrunHere) -> None:
-    for text in ("root = x", "root = " + 300 * "x"):  # which no name of a file is as long as
+    long = "root = " + 300 * "x"  # as no name of a file is
+    for text, quote in (("root = x", "root = x"), (long, f"{long[:200]}...")):
         result = here("generate", "x", "--grammar", text)
-        result.assert_fails(USAGE_ERROR, f"{text} is neither a file nor GBNF, such as: root ::= ")
+        result.assert_fails(USAGE_ERROR, f"{quote} is neither a file nor GBNF, such as: root ::= ")
     result = here("generate", "x", "--json-schema", '"type": "string"')
     result.assert_fails(USAGE_ERROR, "neither a file nor a JSON schema, such as {")
 

@@ -223,7 +223,7 @@ def test_ctrl_c_leaves_nothing_and_keeps_what_was(specrun: Specrun, target: Path
     stdout, stderr = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, stdout) == (INTERRUPTED, b"")
     assert b"Traceback" not in stderr
-    assert b"stopping; a pass that is running is finished first\n" in stderr
+    assert b"stopping as soon as the pass that may be running is over\n" in stderr
     assert drafts() == before
     assert not _processes_on(target)
 

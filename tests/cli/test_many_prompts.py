@@ -287,7 +287,7 @@ def test_ctrl_c_counts_what_is_written(specrun: Specrun, endless: Path, tmp_path
     stdout, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
     assert [json.loads(line)["finish_reason"] for line in stdout.splitlines()] == ["interrupted"] * 2
-    assert b"stopping; a pass that is running is finished first\n" in stderr
+    assert b"stopping as soon as the pass that may be running is over\n" in stderr
     assert b"0 of 2 texts finished, 2 written as far as they came; with --output FILE" in stderr
 
 

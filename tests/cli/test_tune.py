@@ -247,7 +247,7 @@ def test_an_interrupted_run_goes_on_where_it_was(specrun: Specrun, tmp_path: Pat
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 130
     assert stdout == b""
-    assert b"\nstopping; a pass that is running is finished first\n" in stderr
+    assert b"\nstopping as soon as the pass that may be running is over\n" in stderr
     assert b"goes on from there" in stderr
     again = specrun(*command, SPECRUN_DATA_DIR=str(tmp_path))
     assert again.code == 0, again.stderr
@@ -299,4 +299,5 @@ def test_a_file_that_is_no_profile_is_refused(here: SpecrunHere, tmp_path: Path)
     file = tmp_path / "x.json"
     for text in ("{}", "a text", '{"version": 1}'):
         file.write_text(text)
-        here("tune", "--import", file).assert_fails(9, f"{file}: ", "a profile", "; `specrun tune --export FILE`")
+        result = here("tune", "--import", file)
+        result.assert_fails(9, f"{file}: ", "a profile", "; `specrun tune` and then `specrun tune --export FILE` make")

@@ -43,7 +43,7 @@ def test_a_disk_without_room_is_told_before_anything_is_written(monkeypatch: pyt
     usage = shutil.disk_usage("/")._replace(free=10_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     notes = list[str]()
-    with pytest.raises(SpecrunError, match=r"10 MB free, and the pair takes 14 MB and leaves 100 MB for others; make"):
+    with pytest.raises(SpecrunError, match=r"10 MB free; the pair takes 14 MB, and 100 MB have to stay free; make"):
         wide_pair.wide_pair(Run(note=notes.append))
     assert not notes
     assert list(wide_pair.folder().iterdir()) == []

@@ -208,16 +208,18 @@ def test_options_that_differ_are_named_with_both_values() -> None:
         "--residency (not given, now off), --cache-type-k-draft (not given, now q8_0)"
     )
     assert changed(settings=replace(settings, op_offload=False)) == "--no-op-offload"
+    unnamed = {"settings": {"of_another_version": False}}
+    assert storage.changed_parts(unnamed, {"settings": {}}) == "options"
 
 
 def test_another_context_names_the_command_that_measures_it_and_the_size_that_has_a_profile() -> None:
     storage.save(made(identity=IDENTITY | {"context": 4096}))
     assert storage.why_outdated(IDENTITY | {"context": 8192}) == (
-        "this pair was tuned before, but --ctx-size changed since; `specrun tune --ctx-size 8192` with the same models "
-        "and options measures again, and --ctx-size 4096 uses that profile"
+        "this pair was tuned before, but --ctx-size (4096, now 8192) changed since; `specrun tune --ctx-size 8192` "
+        "with the same models and options measures again, and --ctx-size 4096 uses that profile"
     )
     both = storage.why_outdated(IDENTITY | {"context": 8192, "memory": 8}) or ""
-    assert "RAM, --ctx-size changed since; `specrun tune --ctx-size 8192` with" in both
+    assert "RAM, --ctx-size (4096, now 8192) changed since; `specrun tune --ctx-size 8192` with" in both
     assert "uses that profile" not in both
     assert "`specrun tune` with the same" in (storage.why_outdated(IDENTITY | {"context": 4096, "memory": 8}) or "")
 
