@@ -151,7 +151,8 @@ def test_what_runs_learned_is_shown_and_forgotten_whatever_the_number_of_threads
     both = [("a", options), ("b", replace(options, draft=None))]
     tune._use_saved(both, tune.ProfileOptions(show=True), tune.TuneOptions())
     assert "a: this was learned with another number of threads" in capsys.readouterr().err
-    with pytest.raises(UsageError, match=r"learned this pair, but --ctx-size, --threads \(1, now not given\) differed"):
+    differed = r"learned this pair, but --ctx-size \(1024, now 256\), --threads \(1, now not given\) differed"
+    with pytest.raises(UsageError, match=differed):
         used(replace(options, ctx_size=256), show=True)
     profile_files.save(
         replace(learned, identity=Learner(options, LlamaSettings(), print).identity, settings=LlamaSettings())
@@ -226,7 +227,7 @@ def test_a_chat_can_leave_the_profiles_plan_and_come_back_to_it(specrun: Specrun
 def test_a_profile_of_another_context_is_named_stale(here: SpecrunHere, data: Path) -> None:
     result = here("generate", PROMPT, "-n", "4", "-c", "512", SPECRUN_DATA_DIR=str(data))
     assert result.code == 0
-    assert "but --ctx-size changed since" in result.stderr, "and nothing else"
+    assert "but --ctx-size (1024, now 512) changed since" in result.stderr, "and nothing else"
 
 
 def _prompts(folder: Path) -> Path:

@@ -307,8 +307,9 @@ def test_a_recurrent_target_drafts_without_a_word(here: SpecrunHere, tmp_path: P
     options = ["generate", "x y z", "--raw", "-m", target, "-n", "24"]
     plain = here(*options, "--speculate", "off")
     for more in (["-md", draft, "--speculate", "chain"], ["-md", draft], ["--draft", "none", "--method", "draftless"]):
-        assert here(*options, *more) == plain, more
-    assert plain.stderr == ""
+        result = here(*options, *more)
+        assert (result.code, result.stdout) == (plain.code, plain.stdout), more
+        assert "checks one path" not in result.stderr  # on a busy machine `auto` may say that it drafts no more
     told = here(*options, "-md", draft, "--speculate", "tree")
     assert told.stdout == plain.stdout
     assert told.stderr.count("\n") == 1
