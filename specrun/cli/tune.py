@@ -198,6 +198,7 @@ def _show(profiles: Sequence[Profile], as_json: bool, as_list: bool) -> None:
 
 def _use_saved(pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileOptions, what: TuneOptions) -> None:
     """Show, delete or export the profiles of the pairs, each given with the name of its draft (None for the usual)."""
+    from specrun.loading import outdated
     from specrun.loading.run_options import identity_of
     from specrun.profiles import profile_files
 
@@ -210,7 +211,7 @@ def _use_saved(pairs: Sequence[tuple[str | None, RunOptions]], options: ProfileO
         known = profile_files.all_of(identity, said.append)
         found += known if options.forget else known[:1]
         if not known:
-            lacking[name] = "; ".join(said) or profile_files.why_outdated(identity, with_learned=True) or _NO_PROFILE
+            lacking[name] = "; ".join(said) or outdated.why_outdated(identity, with_learned=True) or _NO_PROFILE
         elif known[0].identity != identity and not options.forget:
             this = f"{name}: this" if len(pairs) > 1 else "this"
             how = "another number of threads (--threads, or fewer while other programs held cores)"

@@ -31,8 +31,8 @@ from specrun.hardware.machine import Machine, gpu_driver, nvidia_card, offload_d
 from specrun.hardware.memory import PROC, Memory, kernel_text
 from specrun.hardware.storage import Storage
 from specrun.kept_facts import KeptFact
+from specrun.loading import outdated
 from specrun.locations import file_bytes
-from specrun.profiles import profile_files
 
 _SCARCE = 0.1  # of all RAM; below it some systems end the largest process (earlyoom's default)
 _HUB_SECONDS = 2.0  # for its answer
@@ -224,7 +224,7 @@ def facts_kept(surroundings: Mapping[str, Any]) -> list[Finding]:
     profiles = [fact for fact in kept["profiles"] if isinstance(fact, KeptFact)]
     stale = []
     for profile in profiles:
-        if changed := profile_files.changed_parts(profile.of, surroundings):
+        if changed := outdated.changed_parts(profile.of, surroundings):
             pair = profile.value["pair"]
             files, folders = [pair["target"], pair["draft"]], pair.get("folders", ("", ""))
             names = [telling_name(file, folder) for file, folder in zip(files, folders, strict=True) if file]

@@ -23,7 +23,7 @@ from specrun.errors import UsageError
 from specrun.hardware.cpu import LoadWatch
 from specrun.kept_facts import KeptFact
 from specrun.llama import chat_template, library, offload_threshold
-from specrun.loading import first_pass
+from specrun.loading import first_pass, outdated
 from specrun.loading.default_settings import mapped_if_short, with_defaults
 from specrun.loading.learning import Learner
 from specrun.loading.many import Crowd, with_room
@@ -244,7 +244,7 @@ def profiled(
         return replace(options, profile=profile.without_draft() if profile else None)
     saved = profile_files.find(identity, note)
     counts = saved is None and are_saved and (speculation.is_auto or speculation.method)
-    if counts and (why := profile_files.why_outdated(identity)):
+    if counts and (why := outdated.why_outdated(identity)):
         note(why)
     if speculation.method:
         plan = options.plans[0]

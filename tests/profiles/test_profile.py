@@ -13,7 +13,7 @@ from specrun import kept_facts
 from specrun.catalog import embedded
 from specrun.errors import ProfileError
 from specrun.llama_settings import LlamaSettings
-from specrun.loading import exact_passes, opening
+from specrun.loading import exact_passes, opening, outdated
 from specrun.loading.learning import choosers
 from specrun.loading.run_options import RunOptions, identity_of
 from specrun.profiles import profile_files as storage
@@ -185,9 +185,9 @@ def test_a_broken_profile_is_set_aside_with_a_word() -> None:
 
 def test_what_has_changed_since_is_named() -> None:
     storage.save(made())
-    assert "llama.cpp, RAM changed" in (storage.why_outdated(IDENTITY | {"llama.cpp": "2", "memory": 8}) or "")
-    assert storage.why_outdated(IDENTITY) is None
-    assert storage.why_outdated({"files": ["t", "other"], "llama.cpp": "1", "memory": 4}) is None
+    assert "llama.cpp, RAM changed" in (outdated.why_outdated(IDENTITY | {"llama.cpp": "2", "memory": 8}) or "")
+    assert outdated.why_outdated(IDENTITY) is None
+    assert outdated.why_outdated({"files": ["t", "other"], "llama.cpp": "1", "memory": 4}) is None
 
 
 def test_options_that_differ_are_named_with_both_values() -> None:
@@ -196,7 +196,7 @@ def test_options_that_differ_are_named_with_both_values() -> None:
     storage.save(made(identity=identity_of(before)))
 
     def changed(**options: object) -> str:
-        line = storage.why_outdated(identity_of(replace(before, **options))) or ""
+        line = outdated.why_outdated(identity_of(replace(before, **options))) or ""
         return line.removeprefix("this pair was tuned before, but ").partition(" changed since; ")[0]
 
     others = LlamaSettings(threads=1, repack=False, tensor_split=(3.0, 1.0))
@@ -209,19 +209,19 @@ def test_options_that_differ_are_named_with_both_values() -> None:
     )
     assert changed(settings=replace(settings, op_offload=False)) == "--no-op-offload"
     unnamed = {"settings": {"of_another_version": False}}
-    assert storage.changed_parts(unnamed, {"settings": {}}) == "options"
+    assert outdated.changed_parts(unnamed, {"settings": {}}) == "options"
 
 
 def test_another_context_names_the_command_that_measures_it_and_the_size_that_has_a_profile() -> None:
     storage.save(made(identity=IDENTITY | {"context": 4096}))
-    assert storage.why_outdated(IDENTITY | {"context": 8192}) == (
+    assert outdated.why_outdated(IDENTITY | {"context": 8192}) == (
         "this pair was tuned before, but --ctx-size (4096, now 8192) changed since; `specrun tune --ctx-size 8192` "
         "with the same models and options measures again, and --ctx-size 4096 uses that profile"
     )
-    both = storage.why_outdated(IDENTITY | {"context": 8192, "memory": 8}) or ""
+    both = outdated.why_outdated(IDENTITY | {"context": 8192, "memory": 8}) or ""
     assert "RAM, --ctx-size (4096, now 8192) changed since; `specrun tune --ctx-size 8192` with" in both
     assert "uses that profile" not in both
-    assert "`specrun tune` with the same" in (storage.why_outdated(IDENTITY | {"context": 4096, "memory": 8}) or "")
+    assert "`specrun tune` with the same" in (outdated.why_outdated(IDENTITY | {"context": 4096, "memory": 8}) or "")
 
 
 def test_a_folder_that_cannot_be_written_ends_in_one_line(data_dir: Path) -> None:
