@@ -112,11 +112,11 @@ import sys, threading
 from pathlib import Path
 from specrun.chat.conversation_file import LastConversation, read, save
 path = Path(sys.argv[1])
-def save(text):
+def save_often(text):
     for _ in range(50):
         save(path, LastConversation(None, [{"role": "user", "content": text * 10000}]))
         assert len(read(path).messages) == 1
-threads = [threading.Thread(target=save, args=(text,)) for text in "abcd"]
+threads = [threading.Thread(target=save_often, args=(text,)) for text in "abcd"]
 failures = []
 threading.excepthook = failures.append
 [thread.start() for thread in threads]
