@@ -144,7 +144,7 @@ def of_type(path: Path, reference: Path, options: argparse.Namespace) -> list[Me
     threads = options.threads
     contexts = [opened(reference, False, threads), opened(path, False, threads), opened(path, True, threads)]
     # Tokens of a pass -> of how many it reads the logits.
-    sizes = {**{int(n): int(n) for n in options.sizes.split(",")}, N_PROMPT: 1}
+    sizes = {**{n: n for n in options.sizes}, N_PROMPT: 1}
     with ExitStack() as stack:
         fixed, *both = [stack.enter_context(context) for context in contexts]
         times = [
@@ -179,7 +179,7 @@ def made(folder: Path, name: str) -> Path:
 def types(options: argparse.Namespace) -> None:
     """Measure the types, and print them with those of earlier calls."""
     rows = read_rows(options.rows) if options.rows else []
-    if any(row.sizes != [int(n) for n in options.sizes.split(",")] for row in rows):
+    if any(row.sizes != options.sizes for row in rows):
         raise SystemExit(f"{options.rows} has rows of other --sizes")
     with tempfile.TemporaryDirectory() as folder:
         reference = made(Path(folder), REFERENCE)
@@ -191,6 +191,11 @@ def types(options: argparse.Namespace) -> None:
     if options.rows:
         options.rows.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
     print("\n".join(table(sorted(rows, key=lambda row: row.n_bytes))))
+
+
+def numbers(text: str) -> list[int]:
+    """A list that was given on the command line."""
+    return [int(number) for number in text.split(",")]
 
 
 def read_rows(path: Path) -> list[Measured]:
@@ -288,7 +293,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parts = parser.add_subparsers(required=True)
     by_type, by_kernel, by_heads = (parts.add_parser(name) for name in ("types", "tiled", "attention"))
     by_type.add_argument("--types", default=",".join(TYPES), metavar="LIST")
-    by_type.add_argument("--sizes", default=SIZES, metavar="LIST", help="tokens of the timed passes, from 1 to 127")
+    by_type.add_argument(
+        "--sizes", type=numbers, default=SIZES, metavar="LIST", help="tokens of the timed passes, from 1 to 127"
+    )
     by_type.add_argument("--rows", type=Path, metavar="FILE")
     for part, measure, rounds in ((by_type, types, 15), (by_kernel, tiled, 3), (by_heads, attention, 3)):
         part.add_argument("--rounds", type=int, default=rounds, metavar="N")

@@ -68,7 +68,7 @@ def local_models(with_heads: bool = False) -> list[LocalModel]:
     for model in _all():
         files.setdefault(model.repo, set()).add(model.file or "")
         state = file_state(model.path)
-        if any(state) and state not in found and _is_shown(model, with_heads):
+        if any(state) and state not in found and _is_shown(model.path, with_heads, unreadable=model.program is None):
             found[state] = model
     newest = sorted(found.items(), key=lambda it: (-it[0][-1], it[1].name))
     return [replace(model, name=_short_name(model, files[model.repo])) for _, model in newest]
@@ -88,7 +88,7 @@ def beside(path: Path) -> list[Path]:
     """The other models and heads in the folder of a model's file, by name. What cannot be read is left out."""
     names = models_among(file.name for file in path.parent.glob("*"))
     files = (path.with_name(name) for name in names if name != path.name)
-    return [file for file in files if _is_shown(LocalModel("", file, 0, "none"), with_heads=True)]
+    return [file for file in files if _is_shown(file, with_heads=True, unreadable=False)]
 
 
 def find(model: HubName) -> Path | None:
@@ -123,13 +123,16 @@ def _short(path: Path) -> str:
     return str(path)
 
 
-def _is_shown(model: LocalModel, with_heads: bool) -> bool:
-    """Whether a model writes texts, or is a head and asked for, by what its file says before the vocabulary."""
+def _is_shown(path: Path, with_heads: bool, unreadable: bool) -> bool:
+    """Whether a model writes texts, or is a head and asked for, by what its file says before the vocabulary.
+
+    unreadable: whether it is shown if its file cannot be read.
+    """
     try:
-        metadata = read_beginning(model.path)
-        has_only_mtp = _has_only_mtp(model.path, metadata)
+        metadata = read_beginning(path)
+        has_only_mtp = _has_only_mtp(path, metadata)
     except ModelFileError:
-        return model.program is None  # `specrun models info` says what is wrong with it, `specrun models rm` deletes it
+        return unreadable  # `specrun models info` says what is wrong with it, `specrun models rm` deletes it
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str) or architecture in _NO_DRAFTS:
         return False

@@ -109,8 +109,7 @@ def generate(
     with answers, opened(models, speculation, machine, sampling.temp, is_fixed=True, **further) as model:
         if model.prompt_states:
             model.prompt_states.least = FEWEST  # nobody goes on with its answer
-        plans, waits = model.plans.at(sampling.temp), bool(model.threads_notice)
-        output.hint(f"plan: {answer_report.plan_words(plans, sampling.temp, advises=not waits)}")
+        output.hint(f"plan: {answer_report.plan_words(model, sampling.temp)}")
         if model.llama_model.chat_template is None and not form.raw:
             output.note("the model has no chat template, so the prompt is continued as it is; see --chat-template")
         writer = AnswerWriter(model, request, form.raw, form.system, form.think, form.stats)

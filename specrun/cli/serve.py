@@ -97,8 +97,7 @@ def serve(
             opened(*asked, is_chat=True, parallel=server.parallel, keeps_prompts=server.prompt_cache is not False)
         )
         stack.callback(http.stop)  # before the model is closed, which its threads use
-        plans, waits = model.plans.at(sampling.temp), bool(model.threads_notice)
-        output.hint(f"plan: {answer_report.plan_words(plans, sampling.temp, advises=not waits)}")
+        output.hint(f"plan: {answer_report.plan_words(model, sampling.temp)}")
         name = server.alias or (Path(models.target).name if models.target else model.llama_model.name)
         prompts = Prompts(model)
         if notice := prompts.format.system_notice:

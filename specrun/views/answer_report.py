@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from specrun.decoding.statistics import Statistics
     from specrun.hardware.placement import PartName, Placement, Site
     from specrun.loading.model import Model
-    from specrun.speculation.controllers.chooser import PlanChooser
     from specrun.speculation.planning.guide import PassRecord
 
 _LETTERS: dict[PartName, str] = {"draft": "d", "target": "t", "experts": "e", "KV cache": "k", "compute": "c"}
@@ -158,17 +157,16 @@ class Notices:
         return new
 
 
-def plan_words(plans: PlanChooser, temperature: float, advises: bool = True) -> str:
-    """The plan that is followed at first, where it comes from, and the rate that is expected of it.
-
-    advises: whether `specrun tune` would help.
-    """
+def plan_words(model: Model, temperature: float) -> str:
+    """The plan that is followed at first, where it comes from, and the rate that is expected of it."""
     from specrun.speculation.controllers.auto import Auto
     from specrun.speculation.controllers.chooser import FixedPlan
 
+    plans = model.plans.at(temperature)
     if isinstance(plans, Auto):
         if not plans.knows_rate:
-            advice = "; `specrun tune` measures it once for all texts" if advises else ""
+            # Beside busy programs what it measures would not be followed.
+            advice = "" if model.threads_notice else "; `specrun tune` measures it once for all texts"
             return f"whatever is fastest, learned while writing{advice}"
         rate, plain = map(rate_text, plans.rates)
         if plans.is_off:
@@ -194,14 +192,14 @@ def chat_line(target: str | None, model: Model, temperature: float, way: str | N
     is_own = draft and (target is None or draft == model.llama_model.path)
     drafting = f"drafts by {own if is_own else draft.stem}" if draft else "drafts from the text itself"
     if not isinstance(plans, Auto):
-        fixed = f"{drafting}, {plan_words(plans, temperature)}"
+        fixed = f"{drafting}, {plan_words(model, temperature)}"
         return f"{name}: {fixed if plans.plan().drafts else 'no speculation'}"
     if draft is None and way:
         return f"{name}: no draft; {way}"
     if not plans.knows_rate:
         return f"{name}: {drafting} where that pays"
     if plans.is_off:
-        return f"{name}: {plan_words(plans, temperature)}"
+        return f"{name}: {plan_words(model, temperature)}"
     rate, plain = plans.rates
     if not plans.held.method.needs_draft:
         drafting = "drafts from the text itself"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -308,8 +309,10 @@ def test_a_recurrent_target_drafts_without_a_word(here: SpecrunHere, tmp_path: P
     plain = here(*options, "--speculate", "off")
     for more in (["-md", draft, "--speculate", "chain"], ["-md", draft], ["--draft", "none", "--method", "draftless"]):
         result = here(*options, *more)
-        assert (result.code, result.stdout) == (plain.code, plain.stdout), more
-        assert "checks one path" not in result.stderr  # on a busy machine `auto` may say that it drafts no more
+        # On a busy machine `auto` may say that it drafts no more.
+        gave_up = "speculation is off, because it does not pay here (learned while writing)\n"
+        told = result.stderr.replace(gave_up, "") if more == ["-md", draft] else result.stderr
+        assert replace(result, stderr=told) == plain, more
     told = here(*options, "-md", draft, "--speculate", "tree")
     assert told.stdout == plain.stdout
     assert told.stderr.count("\n") == 1

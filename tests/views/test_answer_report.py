@@ -41,7 +41,7 @@ def test_a_rate_is_promised_only_of_a_plan_that_was_measured(monkeypatch: pytest
     def told(*expected: ExpectedPlan) -> tuple[str, str]:
         auto = Auto(expected, Guide(RunCosts.of(CostModel(CostTable([PassTime(1, 64, 100.0)])))))
         monkeypatch.setattr(RunPlans, "at", lambda _, __: auto)
-        return plan_words(auto, 0.0), chat_line(None, model, 0.0, None).removeprefix("the embedded pair: ")
+        return plan_words(model, 0.0), chat_line(None, model, 0.0, None).removeprefix("the embedded pair: ")
 
     plan, plain = ADAPTIVE.plan(64, 16, 16), ExpectedPlan(OFF.plan(), 10.0, 0.1)
     with specrun.load(None, threads=1) as model:
